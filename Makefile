@@ -1,0 +1,40 @@
+# Axern's chores. `make` alone lists them.
+
+PYTHON ?= python3
+# Two workers: host tests share one of them, so they never run side by side.
+JOBS ?= 2
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-long lint format bench demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what tests and demo need: system packages (apt) and .venv (pip)
+	@PYTHON="$(PYTHON)" .ci/setup
+
+test: setup ## run everything a machine can check, in the form that CI runs
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+test-long: setup ## run the same tests and the long ones, with new random examples
+	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout 3600
+
+lint: setup ## run only ruff, mypy, floors, sizes, docs and help checks
+	$(BIN)/pytest tests/tidy
+
+format: setup ## let ruff format and repair what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## measure; each script in bench/ prints one figure beside a peer's
+	@set -e; for script in $(filter-out bench/_%,$(sort $(wildcard bench/*.py))); do \
+		echo "== $$script"; $(BIN)/python "$$script"; \
+	done
+
+demo: setup ## start a throw-away daemon, run two sandboxes and watch the ledger
+	@.ci/demo
+
+clean: ## remove caches and build output; .venv stays
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find axern ledger tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
