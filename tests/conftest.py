@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 LONG = os.environ.get("AXERN_LONG") == "1"
 
-# `ci` draws the same examples on every run. `long` draws new ones and prints what replays a failure.
+# `ci` draws the same examples on every run. `long` draws new ones and prints what replays one.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.register_profile(
     "long",

@@ -33,7 +33,8 @@ def poor_help(app: typer.Typer) -> list[str]:
         if result.exit_code != 0:
             found.append(f"{shown} --help: exit {result.exit_code}: {result.exception!r}")
             continue
-        _, _, example = re.sub(r"\s+", " ", EXAMPLE.sub("\0", result.output)).rpartition("\0")
+        marker = EXAMPLE.search(result.output)
+        example = " ".join(result.output[marker.end() :].split()) if marker else ""
         if shown not in example:
             found.append(f'{shown} --help: no "Example" line followed by `{shown} …`')
     return found
