@@ -1,0 +1,1 @@
+"""The reservation ledger: values, admission and durable storage, usable without axern."""

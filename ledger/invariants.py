@@ -1,0 +1,181 @@
+"""Recompute from the rows alone what the accounts must say, and report every contradiction.
+
+Written without a line of `state` or `admission`, so that one mistake can't hide in both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.reservation import LANES, OWNER_KINDS, PHASES, Reservation
+from ledger.tables import Claim, Namespace, Node, RequestRecord, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ledger.tables import Row
+
+Balances = dict[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One contradiction: a stable code and a sentence with the numbers."""
+
+    code: str
+    message: str
+
+
+def check(
+    rows: Mapping[str, Mapping[str, Row]], balances: Mapping[tuple[str, str], int]
+) -> list[Violation]:
+    """Return every violation in *rows* (by table, then key) and *balances* (account, pool)."""
+    return [
+        *_check_balances(rows, balances),
+        *_check_reservations(rows),
+        *_check_references(rows),
+    ]
+
+
+def expected_balances(rows: Mapping[str, Mapping[str, Row]]) -> Balances:
+    """Return what every account must hold, zero balances left out."""
+    expected: Counter[tuple[str, str]] = Counter()
+    promised: Counter[str] = Counter()
+    for table in rows.values():
+        for row in table.values():
+            if isinstance(row, Node):
+                promised.update(_promised(row))
+                for pool, amount in _amounts(row.system_reserve, None):
+                    expected["system_reserve", pool] += amount
+                    expected["capacity", pool] -= amount
+            else:
+                for account, pool, amount in _held_by(row):
+                    expected[account, pool] += amount
+                    expected["headroom", pool] -= amount
+    for pool, amount in promised.items():
+        expected["headroom", pool] += amount
+        expected["capacity", pool] -= amount
+    return {key: amount for key, amount in expected.items() if amount}
+
+
+def trial_balance(
+    start: Mapping[tuple[str, str], int], postings: Iterable[tuple[str, str, int]]
+) -> tuple[Balances, list[Violation]]:
+    """Add *postings* (account, pool, amount) to *start*; report every pool that does not sum to 0.
+
+    Returns:
+        (balances, violations): the closing balances without zeros, and what is out of balance.
+    """
+    closing: Counter[tuple[str, str]] = Counter(dict(start))
+    for account, pool, amount in postings:
+        closing[account, pool] += amount
+    sums: Counter[str] = Counter()
+    for (_, pool), amount in closing.items():
+        sums[pool] += amount
+    violations = [
+        Violation("out-of-balance", f"the accounts of {pool} sum to {total} instead of 0")
+        for pool, total in sums.items()
+        if total
+    ]
+    return {key: amount for key, amount in closing.items() if amount}, violations
+
+
+def _amounts(resources: object, device: str | None) -> Iterator[tuple[str, int]]:
+    for name in ("cpu_milli", "memory_bytes", "ephemeral_storage_bytes", "sandbox_slots"):
+        yield name, getattr(resources, name)
+    yield f"gpu_memory_bytes/{device}", resources.gpu_memory_bytes  # type: ignore[attr-defined]
+
+
+def _promised(node: Node) -> dict[str, int]:
+    promised = {pool: amount for pool, amount in _amounts(node.effective_allocatable, None)}
+    promised.update({f"gpu_memory_bytes/{device}": size for device, size in node.gpu_allocatable})
+    return promised
+
+
+def _held_by(row: Row) -> Iterator[tuple[str, str, int]]:
+    if isinstance(row, Reservation):
+        name = "retiring" if row.phase == "retiring" else f"committed:{row.namespace}"
+        for pool, amount in _amounts(row.charged, row.gpu_device):
+            yield name, pool, amount
+    elif isinstance(row, Claim):
+        drawn = dict(_amounts(row.drawdown, row.gpu_device))
+        for pool, amount in _amounts(row.amount, row.gpu_device):
+            yield f"claimed:{row.namespace}", pool, max(0, amount - drawn[pool])
+    elif isinstance(row, Ticket):
+        for pool, amount in _amounts(row.held, row.gpu_device):
+            yield "held", pool, amount
+
+
+def _check_balances(
+    rows: Mapping[str, Mapping[str, Row]], balances: Mapping[tuple[str, str], int]
+) -> Iterator[Violation]:
+    expected = expected_balances(rows)
+    for account, pool in sorted({*expected, *balances}):
+        have, want = balances.get((account, pool), 0), expected.get((account, pool), 0)
+        if have != want:
+            yield Violation(
+                "balance-differs", f"{account} holds {have} {pool}, its entries say {want}"
+            )
+
+
+def _check_reservations(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    lanes: dict[int, str] = {}
+    for key, row in rows.get("reservations", {}).items():
+        if not isinstance(row, Reservation):
+            yield Violation("wrong-row", f"reservations has a row of another table at {key}")
+            continue
+        if row.id != key:
+            yield Violation("wrong-key", f"reservation {row.id} stands under the key {key}")
+        if row.phase not in PHASES:
+            yield Violation("unknown-phase", f"reservation {key} has the phase {row.phase!r}")
+        if row.owner.kind not in OWNER_KINDS:
+            yield Violation("unknown-owner", f"reservation {key} is of kind {row.owner.kind!r}")
+        yield from _check_amounts(key, row)
+        if row.lane is None:
+            continue
+        if not 0 <= row.lane < LANES:
+            yield Violation("lane-out-of-range", f"reservation {key} has lane {row.lane}")
+        if row.lane in lanes:
+            yield Violation("lane-shared", f"lane {row.lane}: {lanes[row.lane]} and {key}")
+        lanes[row.lane] = key
+
+
+def _check_amounts(key: str, row: Reservation) -> Iterator[Violation]:
+    charged = dict(_amounts(row.charged, row.gpu_device))
+    for pool, requested in _amounts(row.requests, row.gpu_device):
+        name = pool.partition("/")[0]
+        limit = getattr(row.limits, name, None)
+        if requested < 0 or charged[pool] < 0:
+            yield Violation("negative-amount", f"reservation {key} holds {charged[pool]} {pool}")
+        if limit is not None and not 0 < requested <= limit:
+            yield Violation(
+                "request-over-limit", f"reservation {key}: {name} {requested} of limit {limit}"
+            )
+        may_differ = row.phase == "retiring" and name == "memory_bytes"
+        if charged[pool] != requested and not (may_differ and charged[pool] > requested):
+            yield Violation(
+                "charge-differs",
+                f"reservation {key} requests {requested} {pool}, but {charged[pool]} is charged",
+            )
+    if row.requests.gpu_memory_bytes and row.gpu_device is None:
+        yield Violation("no-device", f"reservation {key} holds GPU memory of no device")
+
+
+def _check_references(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    namespaces = rows.get("namespaces", {})
+    if not isinstance(namespaces.get("default"), Namespace):
+        yield Violation("no-default-namespace", "the namespace default does not exist")
+    for table in ("reservations", "claims", "services", "tickets"):
+        for key, row in rows.get(table, {}).items():
+            name = getattr(row, "namespace", None)
+            if name not in namespaces:
+                yield Violation("no-namespace", f"{table} {key} is in {name!r}, which is unknown")
+    reservations = rows.get("reservations", {})
+    for key in rows.get("beats", {}):
+        if key not in reservations:
+            yield Violation("beat-of-nobody", f"a heartbeat of {key}, which does not exist")
+    for key, row in rows.get("requests", {}).items():
+        if isinstance(row, RequestRecord) and ":" not in key:
+            yield Violation("wrong-key", f"request record {key!r} names no user")

@@ -1,0 +1,303 @@
+"""The ledger's state in memory and the pure transitions that change it, each as balanced postings.
+
+A transition reads a state and returns a `Change`: the rows to put and the postings that go with
+them. What a row holds in the accounts is one function, `_holdings`; the postings of a change are
+the difference that its rows make there, balanced against `headroom`. So every change sums to zero
+in every pool, whatever it does.
+
+Accounts: `capacity` (the source, negative: all that the node can promise), `system_reserve`,
+`headroom`, `held`, `claimed:<namespace>`, `committed:<namespace>`, `retiring`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from ledger import tables
+from ledger.errors import NotFound
+from ledger.reservation import RETIRING, Reservation
+from ledger.resources import by_pool, gpu_pool
+from ledger.tables import Claim, Namespace, Node, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ledger.clock import Now
+    from ledger.facts import Facts
+    from ledger.tables import Row
+
+CAPACITY = "capacity"
+SYSTEM_RESERVE = "system_reserve"
+HEADROOM = "headroom"
+HELD = "held"
+RETIRING_ACCOUNT = "retiring"
+
+
+def committed_account(namespace: str) -> str:
+    """Return the account that live reservations of *namespace* are charged to."""
+    return f"committed:{namespace}"
+
+
+def claimed_account(namespace: str) -> str:
+    """Return the account of what *namespace* has claimed and not drawn yet."""
+    return f"claimed:{namespace}"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set the row `key` of `table`; None removes it."""
+
+    table: str
+    key: str
+    row: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """Add `amount` (of either sign) to `pool` of `account`."""
+
+    account: str
+    pool: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one operation does: journaled whole, except `result`, which is the caller's answer.
+
+    `by` names who asked, `note` why or with which evidence, `facts` what a decision was based on.
+    A change without puts is answered without a journal line.
+    """
+
+    operation: str
+    puts: tuple[Put, ...] = ()
+    postings: tuple[Posting, ...] = ()
+    by: str = "daemon"
+    note: str = ""
+    facts: Facts | None = None
+    result: object = None
+
+
+class State:
+    """Tables, account balances and the counts derived from them, at one generation.
+
+    A fork reads through to its base and keeps its own changes, so that a batch can be staged,
+    written and then merged, or dropped without a trace.
+    """
+
+    __slots__ = ("_balances", "_base", "_counts", "_lanes", "_tables", "clock", "generation")
+
+    def __init__(self, clock: Now, generation: int = 0, base: State | None = None) -> None:
+        self.clock = clock
+        self.generation = generation
+        self._base = base
+        self._tables: dict[str, dict[str, Row | None]] = {name: {} for name in tables.ROW_TYPES}
+        self._balances: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, int] = {}
+        self._lanes: dict[int, str | None] = {}
+
+    def fork(self) -> State:
+        """Return an empty overlay on this state; this state must not change while it is used."""
+        return State(self.clock, self.generation, self)
+
+    def merge(self, fork: State) -> None:
+        """Take over what *fork*, made from this state, has changed."""
+        for name, rows in fork._tables.items():  # noqa: SLF001 - its own class
+            mine = self._tables[name]
+            for key, row in rows.items():
+                if row is None:
+                    mine.pop(key, None)
+                else:
+                    mine[key] = row
+        self._balances.update(fork._balances)  # noqa: SLF001 - its own class
+        self._counts.update(fork._counts)  # noqa: SLF001 - its own class
+        self._lanes.update(fork._lanes)  # noqa: SLF001 - its own class
+        self.clock, self.generation = fork.clock, fork.generation
+
+    def copy(self) -> State:
+        """Return an independent state with the rows of this one, which must have no base."""
+        other = State(self.clock, self.generation)
+        other.merge(self)
+        return other
+
+    def row(self, table: str, key: str) -> Row | None:
+        """Return the row `key` of *table*, or None."""
+        own = self._tables[table]
+        if key in own or self._base is None:
+            return own.get(key)
+        return self._base.row(table, key)
+
+    def rows(self, table: str) -> Iterator[tuple[str, Row]]:
+        """Yield every (key, row) of *table*; the order of insertion, changed rows of a fork last."""
+        own = self._tables[table]
+        if self._base is not None:
+            yield from ((key, row) for key, row in self._base.rows(table) if key not in own)
+        yield from ((key, row) for key, row in own.items() if row is not None)
+
+    def reservation(self, reservation_id: str) -> Reservation:
+        """Return the reservation *reservation_id*.
+
+        Raises:
+            NotFound: No such entry.
+        """
+        row = self.row(tables.RESERVATIONS, reservation_id)
+        if row is None:
+            raise NotFound(
+                f"no reservation has the id {reservation_id}",
+                hint="list them with: axern reservations",
+            )
+        return cast("Reservation", row)
+
+    def reservations(self) -> Iterator[Reservation]:
+        """Yield every reservation, in the order in which they were made."""
+        return (cast("Reservation", row) for _, row in self.rows(tables.RESERVATIONS))
+
+    def node(self) -> Node | None:
+        """Return what the node can promise, or None before it was first observed."""
+        return cast("Node | None", self.row(tables.NODES, tables.NODE_KEY))
+
+    def namespace(self, name: str) -> Namespace:
+        """Return the namespace *name*.
+
+        Raises:
+            NotFound: No such namespace.
+        """
+        row = self.row(tables.NAMESPACES, name)
+        if row is None:
+            raise NotFound(
+                f"no namespace is named {name!r}",
+                hint=f"create it with: axern namespace create {name}",
+            )
+        return cast("Namespace", row)
+
+    def claim_of(self, namespace: str) -> Claim | None:
+        """Return the claim of *namespace*, or None; claims are few, a scan is the index."""
+        claims = (cast("Claim", row) for _, row in self.rows(tables.CLAIMS))
+        return next((claim for claim in claims if claim.namespace == namespace), None)
+
+    def balance(self, account: str, pool: str) -> int:
+        """Return the balance of *pool* in *account*; 0 for one never posted to."""
+        own = self._balances.get((account, pool))
+        if own is not None or self._base is None:
+            return own or 0
+        return self._base.balance(account, pool)
+
+    def balances(self) -> dict[tuple[str, str], int]:
+        """Return every non-zero balance keyed by (account, pool)."""
+        merged = {**(self._base.balances() if self._base else {}), **self._balances}
+        return {key: amount for key, amount in merged.items() if amount}
+
+    def entry_count(self, namespace: str = "") -> int:
+        """Return how many reservations exist, of one namespace or (with "") of all."""
+        own = self._counts.get(namespace)
+        if own is not None or self._base is None:
+            return own or 0
+        return self._base.entry_count(namespace)
+
+    def lane_holder(self, lane: int) -> str | None:
+        """Return the id of the reservation that holds *lane*, or None."""
+        if lane in self._lanes or self._base is None:
+            return self._lanes.get(lane)
+        return self._base.lane_holder(lane)
+
+    def apply(self, change: Change) -> None:
+        """Perform *change*: rows first, then postings. Never refuses: deciding is done before."""
+        for put in change.puts:
+            if put.table == tables.RESERVATIONS:
+                self._index(cast("Reservation | None", self.row(put.table, put.key)), -1)
+                self._index(cast("Reservation | None", put.row), 1)
+            own = self._tables[put.table]
+            if put.row is None and self._base is None:
+                own.pop(put.key, None)
+            else:
+                own[put.key] = put.row
+        for posting in change.postings:
+            key = (posting.account, posting.pool)
+            self._balances[key] = self.balance(*key) + posting.amount
+
+    def _index(self, reservation: Reservation | None, count: int) -> None:
+        if reservation is None:
+            return
+        for namespace in ("", reservation.namespace):
+            self._counts[namespace] = self.entry_count(namespace) + count
+        if reservation.lane is not None:
+            self._lanes[reservation.lane] = reservation.id if count > 0 else None
+
+
+def _holdings(row: Row | None) -> Iterator[tuple[str, str, int]]:
+    """Yield (account, pool, amount) for what *row* holds; `headroom` is left to balance it."""
+    match row:
+        case Reservation():
+            retiring = row.phase == RETIRING
+            account = RETIRING_ACCOUNT if retiring else committed_account(row.namespace)
+            for pool, amount in by_pool(row.charged, row.gpu_device).items():
+                yield account, pool, amount
+        case Claim():
+            rest = row.amount.minus(row.drawdown)
+            for pool, amount in by_pool(rest, row.gpu_device).items():
+                yield claimed_account(row.namespace), pool, amount
+        case Ticket():
+            for pool, amount in by_pool(row.held, row.gpu_device).items():
+                yield HELD, pool, amount
+        case Node():
+            for pool, amount in by_pool(row.system_reserve, None).items():
+                yield SYSTEM_RESERVE, pool, amount
+                yield CAPACITY, pool, -amount
+            promised = by_pool(row.effective_allocatable, None)
+            promised |= {gpu_pool(device): size for device, size in row.gpu_allocatable}
+            for pool, amount in promised.items():
+                yield CAPACITY, pool, -amount
+        case _:
+            return
+
+
+def postings_for(view: State, puts: Iterable[Put]) -> tuple[Posting, ...]:
+    """Return the postings that *puts* cause, balanced against `headroom` in every pool."""
+    deltas: dict[tuple[str, str], int] = {}
+    for put in puts:
+        for sign, row in ((-1, view.row(put.table, put.key)), (1, put.row)):
+            for account, pool, amount in _holdings(row):
+                key = (account, pool)
+                deltas[key] = deltas.get(key, 0) + sign * amount
+                rest = (HEADROOM, pool)
+                deltas[rest] = deltas.get(rest, 0) - sign * amount
+    return tuple(
+        Posting(account, pool, amount) for (account, pool), amount in deltas.items() if amount
+    )
+
+
+def change(  # noqa: PLR0913 - the fields of one journal record
+    view: State,
+    operation: str,
+    puts: tuple[Put, ...],
+    *,
+    by: str = "daemon",
+    note: str = "",
+    facts: Facts | None = None,
+    result: object = None,
+) -> Change:
+    """Return the change that performs *puts* with the postings that belong to them."""
+    return Change(operation, puts, postings_for(view, puts), by, note, facts, result)
+
+
+def genesis(now: Now) -> State:
+    """Return the state of a ledger at its birth: the namespace `default` and nothing else."""
+    state = State(now)
+    default = Namespace(tables.DEFAULT_NAMESPACE, created_wall_ms=now.wall_ms)
+    state.apply(Change("genesis", (Put(tables.NAMESPACES, default.name, default),)))
+    return state
+
+
+def drawdown_put(view: State, reservation: Reservation, *, drawn: bool) -> tuple[Put, ...]:
+    """Return the put that moves *reservation*'s charge under or out of its claim, if it has one."""
+    if reservation.claim_id is None:
+        return ()
+    claim = cast("Claim | None", view.row(tables.CLAIMS, reservation.claim_id))
+    if claim is None:
+        return ()
+    if drawn:
+        drawdown = claim.drawdown.plus(reservation.charged)
+    else:
+        drawdown = claim.drawdown.minus(reservation.charged)
+    return (Put(tables.CLAIMS, claim.id, replace(claim, drawdown=drawdown)),)

@@ -1,0 +1,134 @@
+"""The other rows of the ledger and the list of its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.reservation import Reservation
+from ledger.resources import OptionalResources, Resources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the node can promise, as last observed: one row, keyed `node`.
+
+    `effective_allocatable` already has the CPU overcommit ratio in it. `gpu_devices` and
+    `gpu_reserve` are bytes by device; the vectors' own GPU field is zero.
+    """
+
+    capacity: Resources
+    system_reserve: Resources
+    effective_allocatable: Resources
+    cpu_overcommit_ratio: str
+    gpu_allocatable: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A tenant and the ceiling on its requests; None in `quota` is unlimited.
+
+    `sandbox_slots` in `quota` bounds the number of sandboxes.
+    """
+
+    name: str
+    quota: OptionalResources = OptionalResources()
+    created_wall_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A namespace's guaranteed floor, which is its ceiling too.
+
+    `drawdown` is what live reservations have drawn from `amount`; the account `claimed:<ns>` holds
+    the rest. `hard` refuses above the ceiling, advisory only records it.
+    """
+
+    id: str
+    namespace: str
+    amount: Resources
+    drawdown: Resources
+    hard: bool
+    created_wall_ms: int
+    gpu_device: str | None = None
+    expires_boottime_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A desired number of replicas; its spec document is kept beside the ledger, as a run's is."""
+
+    name: str
+    namespace: str
+    version: int
+    replicas: int
+    created_wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request that waits; the head of the queue may hold capacity in the account `held`."""
+
+    id: str
+    namespace: str
+    owner_uid: int
+    requests: Resources
+    held: Resources
+    sequence: int
+    created_wall_ms: int
+    gpu_device: str | None = None
+    expires_boottime_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A granted request, so that its retry finds the same entry for 24 hours.
+
+    `digest` is the SHA-256 of the body; the same id with another digest is a conflict.
+    """
+
+    digest: str
+    reservation_id: str
+    created_boottime_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The last persisted heartbeat of an entry, on CLOCK_MONOTONIC of the ledger's boot."""
+
+    monotonic_ms: int
+
+
+Row = Node | Namespace | Claim | Service | Reservation | Ticket | RequestRecord | Beat
+
+NODES = "nodes"
+NAMESPACES = "namespaces"
+CLAIMS = "claims"
+SERVICES = "services"
+RESERVATIONS = "reservations"
+TICKETS = "tickets"
+REQUESTS = "requests"
+BEATS = "beats"
+
+ROW_TYPES: Mapping[str, type[Row]] = {
+    NODES: Node,
+    NAMESPACES: Namespace,
+    CLAIMS: Claim,
+    SERVICES: Service,
+    RESERVATIONS: Reservation,
+    TICKETS: Ticket,
+    REQUESTS: RequestRecord,
+    BEATS: Beat,
+}
+"""Every table of the ledger and the type of its rows; a row's key is its id or name."""
+
+NODE_KEY = "node"
+DEFAULT_NAMESPACE = "default"
+
+
+def request_key(uid: int, request_id: str) -> str:
+    """Return the key of a request record: ids of different users never meet."""
+    return f"{uid}:{request_id}"

@@ -1,0 +1,313 @@
+"""The operations on reservations, each a pure function from a state to a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from ledger import tables
+from ledger.admission import Admitted, Demand, evaluate
+from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
+from ledger.reservation import (
+    LANES,
+    RELEASED,
+    RESERVED,
+    RETIRING,
+    STARTING,
+    STOPPING,
+    Reservation,
+    require_transition,
+)
+from ledger.state import Change, Put, change, drawdown_put
+from ledger.tables import Beat, Node, RequestRecord, request_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ledger.admission import AdmissionPolicy
+    from ledger.clock import Now
+    from ledger.facts import Facts
+    from ledger.reservation import CgroupIdentity, Owner, ProcessIdentity
+    from ledger.spec import ResolvedSpec, ResourceSpec
+    from ledger.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A reservation that somebody asks for. `id` is made by the server, 128 random bits.
+
+    `ttl_ms` is the first deadline counted from admission, `max_lifetime_ms` the ceiling on all
+    renewals; None is none. `digest` is the SHA-256 of the request's body.
+    """
+
+    id: str
+    namespace: str
+    owner: Owner
+    spec: ResourceSpec
+    resolved: ResolvedSpec
+    digest: str
+    enforced: bool
+    runtime: str | None = None
+    requires: tuple[str, ...] = ()
+    request_id: str | None = None
+    owner_process: ProcessIdentity | None = None
+    ttl_ms: int | None = None
+    max_lifetime_ms: int | None = None
+    token_sha256: str | None = None
+
+
+def reserve(
+    view: State, proposal: Proposal, facts: Facts | None, now: Now, policy: AdmissionPolicy
+) -> Change:
+    """Charge *proposal* if it fits; its result is the reservation.
+
+    A retry with a request id that was granted before returns that entry unchanged, so that a
+    client which never saw the answer can't hold twice.
+
+    Raises:
+        AdmissionRefused: It does not fit; nothing is changed and the request id stays unused.
+        RequestIdConflict: The request id stands for another body.
+        NotFound: The namespace does not exist.
+    """
+    granted = find_granted(view, proposal)
+    if granted is not None:
+        return Change("reserve", result=granted)
+    demand = Demand(proposal.namespace, proposal.resolved.requests, proposal.requires)
+    decision = evaluate(view, facts, demand, now, policy)
+    if not isinstance(decision, Admitted):
+        raise AdmissionRefused(decision)
+    claim = view.claim_of(proposal.namespace)
+    reservation = Reservation(
+        id=proposal.id,
+        namespace=proposal.namespace,
+        owner=proposal.owner,
+        spec=proposal.spec,
+        requests=proposal.resolved.requests,
+        limits=proposal.resolved.limits,
+        charged=proposal.resolved.requests,
+        phase=RESERVED,
+        created_wall_ms=now.wall_ms,
+        created_boottime_ms=now.boottime_ms,
+        enforced=proposal.enforced,
+        gpu_device=decision.gpu_device,
+        claim_id=claim.id if claim else None,
+        request_id=proposal.request_id,
+        runtime=proposal.runtime,
+        lane=free_lane(view) if proposal.runtime else None,
+        owner_process=proposal.owner_process,
+        expires_boottime_ms=_after(now.boottime_ms, proposal.ttl_ms),
+        expires_limit_boottime_ms=_after(now.boottime_ms, proposal.max_lifetime_ms),
+        token_sha256=proposal.token_sha256,
+        requires=proposal.requires,
+    )
+    puts = [
+        Put(tables.RESERVATIONS, reservation.id, reservation),
+        *drawdown_put(view, reservation, drawn=True),
+    ]
+    if proposal.request_id is not None:
+        key = request_key(proposal.owner.uid, proposal.request_id)
+        record = RequestRecord(proposal.digest, reservation.id, now.boottime_ms)
+        puts.append(Put(tables.REQUESTS, key, record))
+    return change(
+        view, "reserve", tuple(puts), by=_by(proposal.owner), facts=facts, result=reservation
+    )
+
+
+def find_granted(view: State, proposal: Proposal) -> Reservation | None:
+    """Return the entry that the request id of *proposal* was granted, or None.
+
+    Raises:
+        RequestIdConflict: It was granted for another body.
+        StateConflict: It was granted, and the entry has ended since.
+    """
+    if proposal.request_id is None:
+        return None
+    key = request_key(proposal.owner.uid, proposal.request_id)
+    record = cast("RequestRecord | None", view.row(tables.REQUESTS, key))
+    if record is None:
+        return None
+    if record.digest != proposal.digest:
+        raise RequestIdConflict(
+            f"request id {proposal.request_id!r} was used for another request, "
+            f"which became {record.reservation_id}",
+            hint="use a new request id, or send the same body again",
+        )
+    row = view.row(tables.RESERVATIONS, record.reservation_id)
+    if row is None:
+        raise StateConflict(
+            f"request id {proposal.request_id!r} was granted as {record.reservation_id}, "
+            "which has been released since",
+            hint="use a new request id to reserve again",
+        )
+    return cast("Reservation", row)
+
+
+def free_lane(view: State) -> int:
+    """Return a lane that nobody holds; lanes are walked round, so a freed one rests longest.
+
+    Raises:
+        StateConflict: All are held; admission refuses before this on the slots.
+    """
+    start = view.generation % LANES
+    for step in range(LANES):
+        lane = (start + step) % LANES
+        if view.lane_holder(lane) is None:
+            return lane
+    raise StateConflict(f"all {LANES} lanes are held")
+
+
+def start(view: State, reservation_id: str) -> Change:
+    """Go to `starting`: from here on, something may exist in the kernel."""
+    return _advance(view, reservation_id, "start", phase=STARTING)
+
+
+def run(
+    view: State, reservation_id: str, monitor: ProcessIdentity, cgroup: CgroupIdentity
+) -> Change:
+    """Go to `running`, with the identities by which the workload is found again."""
+    return _advance(view, reservation_id, "run", phase="running", monitor=monitor, cgroup=cgroup)
+
+
+def stop(view: State, reservation_id: str, reason: str, by: str) -> Change:
+    """Go to `stopping` for *reason*; one that is stopping or retiring already stays as it is."""
+    reservation = view.reservation(reservation_id)
+    if reservation.phase in (STOPPING, RETIRING):
+        return Change("stop", result=reservation)
+    return _advance(view, reservation_id, "stop", by=by, phase=STOPPING, reason=reason)
+
+
+def retire(view: State, reservation_id: str, reason: str, memory_bytes: int = 0) -> Change:
+    """Go to `retiring`: the namespace is free of it, the node holds it until it is proved gone.
+
+    Args:
+        view: The state.
+        reservation_id: The entry; one that is retiring already stays as it is.
+        reason: Why it ended.
+        memory_bytes: What its cgroup uses now; the charge becomes the larger of this and the
+            request.
+    """
+    reservation = view.reservation(reservation_id)
+    if reservation.phase == RETIRING:
+        return Change("retire", result=reservation)
+    charged = reservation.charged
+    charged = replace(charged, memory_bytes=max(charged.memory_bytes, memory_bytes))
+    return _advance(
+        view,
+        reservation_id,
+        "retire",
+        note=reason,
+        more=drawdown_put(view, reservation, drawn=False),
+        phase=RETIRING,
+        reason=reservation.reason or reason,
+        charged=charged,
+        claim_id=None,
+    )
+
+
+def release(view: State, reservation_id: str, evidence: str, by: str = "daemon") -> Change:
+    """End the charge; *evidence* says what proved that nothing is left. Result: the last row.
+
+    Raises:
+        StateConflict: The entry may still have something in the kernel (see `TRANSITIONS`).
+        NotFound: It is gone already.
+    """
+    reservation = view.reservation(reservation_id)
+    require_transition(reservation, RELEASED)
+    puts = (
+        Put(tables.RESERVATIONS, reservation_id, None),
+        *drawdown_put(view, reservation, drawn=False),
+        *(
+            (Put(tables.BEATS, reservation_id, None),)
+            if view.row(tables.BEATS, reservation_id)
+            else ()
+        ),
+    )
+    return change(view, "release", puts, by=by, note=evidence, result=reservation)
+
+
+def renew(view: State, reservation_id: str, ttl_ms: int, now: Now) -> Change:
+    """Move the deadline to *ttl_ms* from now, never past the cumulative ceiling, never back."""
+    reservation = view.reservation(reservation_id)
+    deadline = now.boottime_ms + ttl_ms
+    if reservation.expires_limit_boottime_ms is not None:
+        deadline = min(deadline, reservation.expires_limit_boottime_ms)
+    if reservation.expires_boottime_ms is None or deadline <= reservation.expires_boottime_ms:
+        return Change("renew", result=reservation)
+    return _advance(view, reservation_id, "renew", expires_boottime_ms=deadline)
+
+
+def observe_node(view: State, node: Node) -> Change:
+    """Post what the node can promise; a change of nothing is no change.
+
+    Headroom may go below zero: what is committed stays, and new work waits until it fits.
+    """
+    if view.node() == node:
+        return Change("observe-node", result=node)
+    return change(view, "observe-node", (Put(tables.NODES, tables.NODE_KEY, node),), result=node)
+
+
+def persist_beats(view: State, beats: Mapping[str, int]) -> Change:
+    """Write the heartbeats that moved, for entries that still exist."""
+    puts = tuple(
+        Put(tables.BEATS, key, Beat(monotonic_ms))
+        for key, monotonic_ms in beats.items()
+        if view.row(tables.RESERVATIONS, key) is not None
+    )
+    return change(view, "beat", puts)
+
+
+def forget_requests(view: State, keys: Iterable[str]) -> Change:
+    """Drop the request records *keys*, whose lifetime is over."""
+    puts = tuple(Put(tables.REQUESTS, key, None) for key in keys if view.row(tables.REQUESTS, key))
+    return change(view, "forget-requests", puts)
+
+
+def rebase(view: State, now: Now) -> Change:
+    """Carry every deadline over to the boot of *now*, and forget beats of the boot before.
+
+    What was left of a deadline at the ledger's last commit is left of it now: the time in between
+    is unknown to any clock that can't be set.
+    """
+    shift_ms = now.boottime_ms - view.clock.boottime_ms
+    puts: list[Put] = []
+    for reservation in view.reservations():
+        moved = replace(
+            reservation,
+            created_boottime_ms=reservation.created_boottime_ms + shift_ms,
+            expires_boottime_ms=_after(shift_ms, reservation.expires_boottime_ms),
+            expires_limit_boottime_ms=_after(shift_ms, reservation.expires_limit_boottime_ms),
+        )
+        puts.append(Put(tables.RESERVATIONS, reservation.id, moved))
+    for key, row in view.rows(tables.REQUESTS):
+        record = cast("RequestRecord", row)
+        created_ms = record.created_boottime_ms + shift_ms
+        puts.append(Put(tables.REQUESTS, key, replace(record, created_boottime_ms=created_ms)))
+    puts.extend(Put(tables.BEATS, key, None) for key, _ in view.rows(tables.BEATS))
+    return change(view, "rebase", tuple(puts), note=f"boot {now.boot_id}")
+
+
+def _advance(  # noqa: PLR0913 - the fields of one journal record
+    view: State,
+    reservation_id: str,
+    operation: str,
+    *,
+    by: str = "daemon",
+    note: str = "",
+    more: tuple[Put, ...] = (),
+    **fields: object,
+) -> Change:
+    reservation = view.reservation(reservation_id)
+    phase = fields.get("phase", reservation.phase)
+    if phase != reservation.phase:
+        require_transition(reservation, str(phase))
+    moved = replace(reservation, **fields)  # type: ignore[arg-type]  # field names are ours
+    puts = (Put(tables.RESERVATIONS, reservation_id, moved), *more)
+    return change(view, operation, puts, by=by, note=note, result=moved)
+
+
+def _after(base_ms: int, duration_ms: int | None) -> int | None:
+    return None if duration_ms is None else base_ms + duration_ms
+
+
+def _by(owner: Owner) -> str:
+    return f"uid:{owner.uid}"

@@ -1,0 +1,164 @@
+"""Parse and format quantities: CPU in milli-cores, memory and storage in bytes, ratios, durations.
+
+One grammar serves the command line, the API, the configuration and the ledger. Arithmetic is
+exact (integers and fractions); a text that does not name a whole unit is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NoReturn
+
+from ledger.errors import InvalidArgument
+
+MAX_INTEGER = 2**53 - 1
+"""Largest integer that every JSON reader keeps exact."""
+MAX_CPU_MILLI = 1_000_000
+
+_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", re.ASCII)
+_QUANTITY = re.compile(rf"({_NUMBER.pattern})\s*([A-Za-z]*)", re.ASCII)
+_LONGEST_TEXT = 64
+
+_BYTE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+    "ki": 1024,
+    "mi": 1024**2,
+    "gi": 1024**3,
+    "ti": 1024**4,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+}
+_BINARY_NAMES = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+", re.ASCII)
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_cpu_milli(text: str, field: str = "cpu") -> int:
+    """Return the milli-cores that *text* names: `1`, `1.5`, `.25` are cores, `500m` is milli.
+
+    Args:
+        text: ASCII digits with at most one dot, optionally followed by `m`.
+        field: The flag or JSON field, for the error message.
+    Returns:
+        0 to 1,000,000 milli-cores.
+    Raises:
+        InvalidArgument: Not in the grammar, not a whole milli-core, or too large; not for 0.
+    """
+    number, unit = _split(text, field, "500m or 1.5")
+    if unit not in ("", "m"):
+        _refuse(field, text, "the only suffix is m", "500m or 1.5")
+    if unit == "m" and number.denominator != 1:
+        _refuse(field, text, "a fraction of a milli-core can't be reserved", "500m or 1.5")
+    milli = number if unit == "m" else number * 1000
+    if milli.denominator != 1:
+        _refuse(field, text, "it must be a whole number of milli-cores", "500m or 1.5")
+    if milli > MAX_CPU_MILLI:
+        _refuse(field, text, f"the largest value is {MAX_CPU_MILLI}m", "500m or 1.5")
+    return int(milli)
+
+
+def format_cpu_milli(milli: int) -> str:
+    """Return the shortest text that `parse_cpu_milli` reads back as *milli*: `2` or `1500m`."""
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+
+
+def parse_bytes(text: str, field: str = "bytes") -> int:
+    """Return the bytes that *text* names; a bare integer is bytes.
+
+    Args:
+        text: A decimal number and B, KiB, MiB, GiB, TiB, Ki, Mi, Gi, Ti, KB, MB, GB or TB in any
+            case; a fraction is allowed where the product is a whole byte.
+        field: The flag or JSON field, for the error message.
+    Returns:
+        0 to 2**53 - 1 bytes.
+    Raises:
+        InvalidArgument: Not in the grammar, not a whole byte, or too large; not for 0.
+    """
+    number, unit = _split(text, field, "512MiB")
+    factor = _BYTE_UNITS.get(unit.lower())
+    if factor is None:
+        _refuse(
+            field, text, "the unit is not one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB", "512MiB"
+        )
+    if unit == "" and number.denominator != 1:
+        _refuse(field, text, "a number without a unit is bytes and must be whole", "512MiB")
+    amount = number * factor
+    if amount.denominator != 1:
+        _refuse(field, text, "it must be a whole number of bytes", "512MiB")
+    if amount > MAX_INTEGER:
+        _refuse(field, text, f"the largest value is {MAX_INTEGER} bytes", "512MiB")
+    return int(amount)
+
+
+def format_bytes(amount: int) -> str:
+    """Return the shortest exact text that `parse_bytes` reads back as *amount*: `512MiB`, `1B`."""
+    for name, factor in _BINARY_NAMES:
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{name}"
+    return f"{amount}B"
+
+
+def parse_ratio(text: str, field: str = "ratio") -> Fraction:
+    """Return the exact positive fraction that the decimal *text* names: `1.1` is 11/10.
+
+    Raises:
+        InvalidArgument: Not a plain decimal, or zero; not for a ratio below one.
+    """
+    stripped = text.strip(" ")
+    if len(stripped) > _LONGEST_TEXT or not _NUMBER.fullmatch(stripped):
+        _refuse(field, text, "it must be a finite decimal number", "1.5")
+    ratio = Fraction(stripped if stripped[0] != "." else f"0{stripped}")
+    if ratio <= 0:
+        _refuse(field, text, "it must be greater than zero", "1.5")
+    return ratio
+
+
+def parse_duration_ms(text: str, field: str = "duration") -> int:
+    """Return the milliseconds that *text* names: `90s`, `10m`, `1h30m`, `500ms`, `2d`.
+
+    Raises:
+        InvalidArgument: No unit, unknown unit, or not a whole millisecond; not for 0s.
+    """
+    stripped = text.strip(" ")
+    if len(stripped) > _LONGEST_TEXT or not _DURATION.fullmatch(stripped):
+        _refuse(field, text, "each number needs a unit: ms, s, m, h or d", "90s or 1h30m")
+    parts = _DURATION_PART.findall(stripped)
+    total = sum((Fraction(number) * _DURATION_UNITS_MS[unit] for number, unit in parts), Fraction())
+    if total.denominator != 1 or total > MAX_INTEGER:
+        _refuse(field, text, "it must be a whole number of milliseconds", "90s or 1h30m")
+    return int(total)
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """Return the shortest exact text that `parse_duration_ms` reads back: `1h30m`, `0s`."""
+    if duration_ms == 0:
+        return "0s"
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        amount, duration_ms = divmod(duration_ms, _DURATION_UNITS_MS[unit])
+        if amount:
+            text += f"{amount}{unit}"
+    return text
+
+
+def _split(text: str, field: str, example: str) -> tuple[Fraction, str]:
+    stripped = text.strip(" ")
+    match = _QUANTITY.fullmatch(stripped) if len(stripped) <= _LONGEST_TEXT else None
+    if match is None:
+        _refuse(field, text, "it must be a decimal number with a unit", example)
+    number, unit = match.groups()
+    return Fraction(f"0{number}" if number[0] == "." else number), unit
+
+
+def _refuse(field: str, text: str, rule: str, example: str) -> NoReturn:
+    shown = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
+    raise InvalidArgument(f"{field}: {shown!r} is not valid: {rule}", hint=f"for example {example}")
