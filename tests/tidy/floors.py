@@ -40,6 +40,8 @@ HOMES = {
     "uvicorn": ("axern.api.server",),
 }
 
+DOWN = "imports point down"
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -74,22 +76,16 @@ RULES = (
     Rule(
         "axern.runtime",
         ("axern.cli", "axern.daemon", "axern.api"),
-        "imports point down",
+        DOWN,
     ),
     Rule(
         "axern.host",
         ("axern.cli", "axern.daemon", "axern.api", "axern.runtime", *LEDGER_IO),
         "the host takes values and decides nothing",
     ),
-    Rule(
-        "axern.errors",
-        ("axern.cli", "axern.daemon", "axern.api", "axern.runtime", "axern.host"),
-        "imports point down",
-    ),
-    Rule(
-        "axern.config",
-        ("axern.cli", "axern.daemon", "axern.api", "axern.runtime", "axern.host"),
-        "imports point down",
+    *(
+        Rule(low, ("axern.cli", "axern.daemon", "axern.api", "axern.runtime", "axern.host"), DOWN)
+        for low in ("axern.errors", "axern.config", "axern.failpoint")
     ),
 )
 
