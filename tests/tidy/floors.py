@@ -33,7 +33,7 @@ HOMES = {
     "httptools": ("axern.api.server",),
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon"),
     "psutil": ("axern.host.inventory",),
-    "pydantic": ("axern.config", "axern.api.schema"),
+    "pydantic": ("axern.config", "axern.settings", "axern.api.schema"),
     "pyroute2": ("axern.host.network",),
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),

@@ -1,0 +1,93 @@
+"""The configuration: one TOML file, every key with a unit and a default, unknown keys refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledger.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from axern.settings import Settings
+
+DEFAULT_PATH = "/etc/axern/axern.toml"
+DEFAULT_STATE_DIR = "/var/lib/axern"
+DEFAULT_RUN_DIR = "/run/axern"
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """What the command line needs to know: the daemon's socket and the ledger's folder."""
+
+    socket: str
+    ledger_dir: str
+
+
+def locate(path: str | None = None) -> Locations:
+    """Return the locations that the file *path* (default /etc/axern/axern.toml) configures.
+
+    Reads only the keys it needs, so that a command starts without the validation library.
+
+    Raises:
+        InvalidArgument: The file was named but can't be read, or is not TOML.
+    """
+    raw = _read(path)
+    state_dir = str(raw.get("state_dir", DEFAULT_STATE_DIR))
+    run_dir = str(raw.get("run_dir", DEFAULT_RUN_DIR))
+    return Locations(
+        socket=str(raw.get("socket") or f"{run_dir}/axernd.sock"),
+        ledger_dir=f"{state_dir}/ledger",
+    )
+
+
+def load(path: str | None = None) -> Settings:
+    """Return the whole configuration from the file *path*, validated.
+
+    Raises:
+        InvalidArgument: Unreadable, not TOML, an unknown key, a bad value, or a file that others
+            than its owner may change.
+    """
+    from pydantic import ValidationError
+
+    from axern.settings import Settings
+
+    _require_trusted(path or DEFAULT_PATH)
+    try:
+        return Settings.model_validate(_read(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InvalidArgument(
+            f"{path or DEFAULT_PATH}: {key}: {first['msg']}",
+            hint="docs/operating.md lists every key with its unit and default",
+        ) from error
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    try:
+        with open(path or DEFAULT_PATH, "rb") as file:
+            import tomllib
+
+            return tomllib.load(file)
+    except FileNotFoundError:
+        if path is None:
+            return {}
+        raise InvalidArgument(f"there is no configuration file {path}") from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{path or DEFAULT_PATH}: {error}") from error
+
+
+def _require_trusted(path: str) -> None:
+    """Refuse a file that somebody else could have written: it decides what root runs."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidArgument(
+            f"{path} may be changed by others than root "
+            f"(owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o})",
+            hint=f"chown root {path} && chmod go-w {path}",
+        )

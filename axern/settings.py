@@ -1,0 +1,154 @@
+"""Every configuration key: its type, unit and default; docs/operating.md is made from this file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR
+from ledger.errors import InvalidArgument
+from ledger.reservation import LANES
+from ledger.units import parse_bytes, parse_cpu_milli, parse_duration_ms, parse_ratio
+
+
+def _duration(value: object) -> object:
+    return _parsed(parse_duration_ms, value)
+
+
+def _bytes(value: object) -> object:
+    return _parsed(parse_bytes, value)
+
+
+def _cpu(value: object) -> object:
+    return _parsed(parse_cpu_milli, value)
+
+
+def _ratio(value: object) -> object:
+    _parsed(parse_ratio, value)
+    return value
+
+
+def _parsed(parse: object, value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("it must be a text with a unit")  # noqa: TRY004 - pydantic reads ValueError
+    try:
+        return parse(value, "value")  # type: ignore[operator]
+    except InvalidArgument as error:
+        raise ValueError(f"{error.message} ({error.hint})") from error
+
+
+Duration = Annotated[int, BeforeValidator(_duration)]
+Bytes = Annotated[int, BeforeValidator(_bytes)]
+Cpu = Annotated[int, BeforeValidator(_cpu)]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]
+
+
+class Settings(BaseModel):
+    """The daemon's configuration, frozen; attributes carry the unit that the key's text names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    state_dir: AbsolutePath = Field(
+        DEFAULT_STATE_DIR, description="ledger, runs, templates and the filestore live below it"
+    )
+    run_dir: AbsolutePath = Field(
+        DEFAULT_RUN_DIR, description="socket, bundles, mounts and exit records; lost at a reboot"
+    )
+    socket: str = Field("", description="path of the API socket; empty: `run_dir`/axernd.sock")
+    socket_group: str = Field("axern", description="group that may use the socket, where it exists")
+    node_id: str = Field("", description="name of this node; empty: made once and kept")
+    cgroup_enforcement: Literal["required", "disabled_dev"] = Field(
+        "required",
+        description="`required`: what the kernel can't enforce is refused; `disabled_dev`: nothing "
+        "is enforced, explicit limits are refused, for machines without cgroup v2 controllers",
+    )
+    cgroup_root: str = Field(
+        "", description="cgroup folder of Axern; empty: `axern` below the cgroup2 mount"
+    )
+    cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
+        "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"
+    )
+    system_reserve_cpu_milli: Cpu = Field("0", alias="system_reserve_cpu", description="CPU kept")
+    system_reserve_memory_bytes: Bytes | None = Field(
+        None,
+        alias="system_reserve_memory",
+        description="memory kept; unset: max(512MiB, 5 %)",
+    )
+    system_reserve_storage_bytes: Bytes | None = Field(
+        None,
+        alias="system_reserve_storage",
+        description="filestore space kept; unset: max(1GiB, 5 %)",
+    )
+    max_sandboxes: int = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
+    entry_cap: int = Field(10_000, ge=1, description="most ledger entries")
+    namespace_entry_cap: int = Field(1_000, ge=1, description="most ledger entries of a namespace")
+    default_request_cpu_milli: Cpu = Field(
+        "500m", alias="default_request_cpu", description="CPU request where none is given"
+    )
+    default_request_memory_bytes: Bytes = Field(
+        "4GiB", alias="default_request_memory", description="memory request where none is given"
+    )
+    default_limit_storage_bytes: Bytes = Field(
+        "256MiB",
+        alias="default_limit_ephemeral_storage",
+        description="storage limit of a writable root where none is given",
+    )
+    default_runtime: Literal["runsc", "runc"] = Field("runsc", description="runtime class")
+    default_template: str = Field("busybox", description="root file system of a run")
+    stop_grace_ms: Duration = Field(
+        "10s", alias="stop_grace", description="from TERM to KILL when a sandbox is stopped"
+    )
+    runtime_timeout_ms: Duration = Field(
+        "30s", alias="runtime_timeout", description="longest call of a runtime"
+    )
+    tick_ms: Duration = Field("10s", alias="tick", description="observe, plan, apply this often")
+    facts_every_ms: Duration = Field(
+        "1s", alias="facts_every", description="how often the host is sampled for admission"
+    )
+    facts_stale_after_ms: Duration = Field(
+        "15s", alias="facts_stale_after", description="older observations refuse admission"
+    )
+    stale_after_ms: Duration = Field(
+        "120s", alias="stale_after", description="silence after which an owner is stale"
+    )
+    legacy_window_ms: Duration = Field(
+        "45m", alias="legacy_window", description="age at which an entry that never beat expires"
+    )
+    lease_ttl_ms: Duration = Field(
+        "10m", alias="lease_ttl", description="first deadline of an external lease"
+    )
+    lease_max_lifetime_ms: Duration = Field(
+        "24h", alias="lease_max_lifetime", description="ceiling on all renewals of a lease"
+    )
+    runs_kept_ms: Duration = Field(
+        "7d", alias="runs_kept", description="how long spec, exit record and log of a run are kept"
+    )
+    launch_workers: int = Field(
+        4, ge=1, le=64, description="sandboxes that are started or buried at the same time"
+    )
+    conmon: str = Field("", description="path of conmon; empty: searched in the system's folders")
+    runc: str = Field("", description="path of runc; empty: searched")
+    runsc: str = Field("", description="path of runsc; empty: searched")
+    busybox: str = Field("", description="path of a static busybox; empty: searched")
+
+    @property
+    def socket_path(self) -> str:
+        """Return the path of the API socket."""
+        return self.socket or f"{self.run_dir}/axernd.sock"
+
+    @property
+    def ledger_dir(self) -> str:
+        """Return the ledger's folder."""
+        return f"{self.state_dir}/ledger"
+
+
+def keys_table() -> str:
+    """Return the Markdown table of every key, its default and what it is."""
+    rows = ["| key | default | what |", "| --- | --- | --- |"]
+    for name, field in Settings.model_fields.items():
+        default = "unset" if field.default is None else f"`{field.default}`"
+        if field.default == "":
+            default = "empty"
+        rows.append(f"| `{field.alias or name}` | {default} | {field.description} |")
+    return "\n".join(rows)
