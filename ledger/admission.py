@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.errors import CODES
-from ledger.resources import BY_NAME, DIMENSIONS, Resources, gpu_pool
 from ledger.reservation import LANES
+from ledger.resources import BY_NAME, DIMENSIONS, Resources, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def evaluate(
     node = view.node()
     reasons = tuple(_selection_reasons(node, facts, demand, now, policy))
     if node is None or facts is None:
-        return _refuse(view, facts, demand, now, reasons, ())
+        return _refuse(view, facts, now, reasons, ())
     device = _pick_device(view, node, demand)
     quota = namespace.quota
     shortfalls = (
@@ -147,7 +147,7 @@ def evaluate(
         *_observed_shortfalls(view, node, facts, demand),
     )
     if reasons or shortfalls:
-        return _refuse(view, facts, demand, now, reasons, shortfalls)
+        return _refuse(view, facts, now, reasons, shortfalls)
     return Admitted(view.generation, facts.sequence, device)
 
 
@@ -280,15 +280,14 @@ def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:
     return sum(view.balance(account, gpu_pool(device)) for device, _ in devices)
 
 
-def _refuse(  # noqa: PLR0913 - everything a refusal is made of
+def _refuse(
     view: State,
     facts: Facts | None,
-    demand: Demand,
     now: Now,
     reasons: tuple[str, ...],
     shortfalls: tuple[Shortfall, ...],
 ) -> Refusal:
-    code, summary = _code(view, reasons, shortfalls)
+    code, summary = _code(reasons, shortfalls)
     row = CODES[code]
     if code == "node_selection_error":
         message = "; ".join(reasons)
@@ -319,9 +318,7 @@ _HINTS = {
 }
 
 
-def _code(
-    view: State, reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]
-) -> tuple[str, str]:
+def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[str, str]:
     """Return (code, summary): the host's fitness first, then the namespace's, then the node's."""
     if reasons:
         return "node_selection_error", _SELECTION_SUMMARY

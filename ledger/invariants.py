@@ -89,7 +89,7 @@ def _amounts(resources: object, device: str | None) -> Iterator[tuple[str, int]]
 
 
 def _promised(node: Node) -> dict[str, int]:
-    promised = {pool: amount for pool, amount in _amounts(node.effective_allocatable, None)}
+    promised = dict(_amounts(node.effective_allocatable, None))
     promised.update({f"gpu_memory_bytes/{device}": size for device, size in node.gpu_allocatable})
     return promised
 

@@ -1,4 +1,4 @@
-"""The reservation: one workload's hold on the node, its phases, and when its owner counts as gone."""
+"""The reservation: one workload's hold on the node, its phases and its liveness."""
 
 from __future__ import annotations
 

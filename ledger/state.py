@@ -103,16 +103,16 @@ class State:
 
     def merge(self, fork: State) -> None:
         """Take over what *fork*, made from this state, has changed."""
-        for name, rows in fork._tables.items():  # noqa: SLF001 - its own class
+        for name, rows in fork._tables.items():
             mine = self._tables[name]
             for key, row in rows.items():
                 if row is None:
                     mine.pop(key, None)
                 else:
                     mine[key] = row
-        self._balances.update(fork._balances)  # noqa: SLF001 - its own class
-        self._counts.update(fork._counts)  # noqa: SLF001 - its own class
-        self._lanes.update(fork._lanes)  # noqa: SLF001 - its own class
+        self._balances.update(fork._balances)
+        self._counts.update(fork._counts)
+        self._lanes.update(fork._lanes)
         self.clock, self.generation = fork.clock, fork.generation
 
     def copy(self) -> State:
@@ -129,7 +129,7 @@ class State:
         return self._base.row(table, key)
 
     def rows(self, table: str) -> Iterator[tuple[str, Row]]:
-        """Yield every (key, row) of *table*; the order of insertion, changed rows of a fork last."""
+        """Yield every (key, row) of *table* in order of insertion, changed rows of a fork last."""
         own = self._tables[table]
         if self._base is not None:
             yield from ((key, row) for key, row in self._base.rows(table) if key not in own)
@@ -267,7 +267,7 @@ def postings_for(view: State, puts: Iterable[Put]) -> tuple[Posting, ...]:
     )
 
 
-def change(  # noqa: PLR0913 - the fields of one journal record
+def change(
     view: State,
     operation: str,
     puts: tuple[Put, ...],

@@ -286,7 +286,7 @@ def rebase(view: State, now: Now) -> Change:
     return change(view, "rebase", tuple(puts), note=f"boot {now.boot_id}")
 
 
-def _advance(  # noqa: PLR0913 - the fields of one journal record
+def _advance(
     view: State,
     reservation_id: str,
     operation: str,
