@@ -113,6 +113,29 @@ def reserve(
     )
 
 
+def granted_id(view: State, uid: int, request_id: str | None, digest: str) -> str | None:
+    """Return the id of the entry that was granted to *uid* under *request_id*, or None.
+
+    The entry itself may have ended since.
+
+    Raises:
+        RequestIdConflict: It was granted for another body.
+    """
+    if request_id is None:
+        return None
+    row = view.row(tables.REQUESTS, request_key(uid, request_id))
+    if row is None:
+        return None
+    record = cast("RequestRecord", row)
+    if record.digest != digest:
+        raise RequestIdConflict(
+            f"request id {request_id!r} was used for another request, "
+            f"which became {record.reservation_id}",
+            hint="use a new request id, or send the same body again",
+        )
+    return record.reservation_id
+
+
 def find_granted(view: State, proposal: Proposal) -> Reservation | None:
     """Return the entry that the request id of *proposal* was granted, or None.
 
@@ -120,22 +143,13 @@ def find_granted(view: State, proposal: Proposal) -> Reservation | None:
         RequestIdConflict: It was granted for another body.
         StateConflict: It was granted, and the entry has ended since.
     """
-    if proposal.request_id is None:
+    key = granted_id(view, proposal.owner.uid, proposal.request_id, proposal.digest)
+    if key is None:
         return None
-    key = request_key(proposal.owner.uid, proposal.request_id)
-    record = cast("RequestRecord | None", view.row(tables.REQUESTS, key))
-    if record is None:
-        return None
-    if record.digest != proposal.digest:
-        raise RequestIdConflict(
-            f"request id {proposal.request_id!r} was used for another request, "
-            f"which became {record.reservation_id}",
-            hint="use a new request id, or send the same body again",
-        )
-    row = view.row(tables.RESERVATIONS, record.reservation_id)
+    row = view.row(tables.RESERVATIONS, key)
     if row is None:
         raise StateConflict(
-            f"request id {proposal.request_id!r} was granted as {record.reservation_id}, "
+            f"request id {proposal.request_id!r} was granted as {key}, "
             "which has been released since",
             hint="use a new request id to reserve again",
         )

@@ -7,6 +7,7 @@ exact (integers and fractions); a text that does not name a whole unit is refuse
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import NoReturn
 
@@ -37,6 +38,7 @@ _BYTE_UNITS = {
     "tb": 1000**4,
 }
 _BINARY_NAMES = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive on purpose: all arithmetic is in UTC
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
@@ -148,6 +150,12 @@ def format_duration_ms(duration_ms: int) -> str:
         if amount:
             text += f"{amount}{unit}"
     return text
+
+
+def format_rfc3339(wall_ms: int) -> str:
+    """Return milliseconds since the epoch as RFC 3339 in UTC: `2026-01-31T12:00:00.250Z`."""
+    moment = _EPOCH + timedelta(milliseconds=wall_ms)
+    return moment.isoformat(timespec="milliseconds") + "Z"
 
 
 def _split(text: str, field: str, example: str) -> tuple[Fraction, str]:

@@ -1,0 +1,147 @@
+"""Turn ledger rows into the JSON objects of the API; the daemon and the offline reader share them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ledger import state as accounts
+from ledger import tables
+from ledger.admission import effective_allocatable
+from ledger.resources import DIMENSIONS, gpu_pool
+from ledger.units import format_rfc3339
+
+if TYPE_CHECKING:
+    from ledger.admission import Refusal
+    from ledger.clock import Now
+    from ledger.reservation import Reservation
+    from ledger.resources import Dimension
+    from ledger.state import State
+    from ledger.tables import Node
+
+Json = dict[str, Any]
+
+
+def resources_view(resources: object) -> Json:
+    """Return the amounts of a `Resources` or `OptionalResources` by dimension, None kept."""
+    return {dimension.name: getattr(resources, dimension.name) for dimension in DIMENSIONS}
+
+
+def reservation_view(
+    reservation: Reservation, liveness: str, now: Now, beat_monotonic_ms: int | None = None
+) -> Json:
+    """Return one reservation; times are RFC 3339 in UTC, None where something is not known.
+
+    Deadlines and beats are kept on clocks that nobody can set, and shown as the wall clock of now.
+    """
+    expires_ms = reservation.expires_boottime_ms
+    return {
+        "id": reservation.id,
+        "namespace": reservation.namespace,
+        "owner": {
+            "kind": reservation.owner.kind,
+            "uid": reservation.owner.uid,
+            "name": reservation.owner.name,
+        },
+        "phase": reservation.phase,
+        "liveness": liveness,
+        "runtime_class": reservation.runtime,
+        "requests": resources_view(reservation.requests),
+        "limits": resources_view(reservation.limits),
+        "charged": resources_view(reservation.charged),
+        "enforced": reservation.enforced,
+        "gpu_device": reservation.gpu_device,
+        "lane": reservation.lane,
+        "created_at": format_rfc3339(reservation.created_wall_ms),
+        "expires_at": _wall(expires_ms, now.boottime_ms, now.wall_ms),
+        "last_heartbeat_at": _wall(beat_monotonic_ms, now.monotonic_ms, now.wall_ms),
+        "request_id": reservation.request_id,
+        "reason": reservation.reason,
+    }
+
+
+def node_view(state: State) -> Json:
+    """Return the node's capacity and who holds how much of it, dimension by dimension."""
+    node = state.node()
+    namespaces = [name for name, _ in state.rows(tables.NAMESPACES)]
+    return {
+        "generation": state.generation,
+        "boot_id": state.clock.boot_id,
+        "entries": state.entry_count(),
+        "cpu_overcommit_ratio": node.cpu_overcommit_ratio if node else None,
+        "dimensions": [
+            _dimension_view(state, node, dimension, namespaces) for dimension in DIMENSIONS
+        ]
+        if node
+        else [],
+    }
+
+
+def refusal_view(refusal: Refusal) -> Json:
+    """Return the structure of a refusal, the same in every place where one is shown."""
+    return {
+        "code": refusal.code,
+        "diagnostic_code": refusal.diagnostic_code,
+        "admission_summary": refusal.summary,
+        "retryable": refusal.retryable,
+        "retry_after_s": refusal.retry_after_s,
+        "generation": refusal.generation,
+        "facts_sequence": refusal.facts_sequence,
+        "message": refusal.message,
+        "hint": refusal.hint,
+        "shortfalls": [
+            {
+                "gate": shortfall.gate,
+                "dimension": shortfall.dimension,
+                "requested": shortfall.requested,
+                "committed": shortfall.committed,
+                "limit": shortfall.limit,
+                "available": shortfall.available,
+                "short_by": shortfall.short_by,
+            }
+            for shortfall in refusal.shortfalls
+        ],
+        "reasons": list(refusal.reasons),
+    }
+
+
+def _wall(at_ms: int | None, now_ms: int, wall_ms: int) -> str | None:
+    return None if at_ms is None else format_rfc3339(wall_ms + at_ms - now_ms)
+
+
+def _dimension_view(state: State, node: Node, dimension: Dimension, namespaces: list[str]) -> Json:
+    if not dimension.per_device:
+        amounts = _pool_view(state, node, dimension, None, namespaces)
+        return {"name": dimension.name, "label": dimension.label, **amounts, "devices": []}
+    devices = [
+        {"device": device, **_pool_view(state, node, dimension, device, namespaces)}
+        for device, _ in node.gpu_allocatable
+    ]
+    names = (*_FROM_NODE, *_FROM_ACCOUNTS)
+    sums = {name: sum(device[name] for device in devices) for name in names}
+    return {"name": dimension.name, "label": dimension.label, **sums, "devices": devices}
+
+
+_FROM_NODE = ("capacity", "system_reserve", "allocatable", "effective_allocatable")
+_FROM_ACCOUNTS = ("committed", "held", "claimed", "retiring", "headroom")
+
+
+def _pool_view(
+    state: State, node: Node, dimension: Dimension, device: str | None, namespaces: list[str]
+) -> Json:
+    pool = gpu_pool(device) if device is not None else dimension.name
+    effective = effective_allocatable(node, dimension, device)
+    capacity = effective if device else getattr(node.capacity, dimension.name)
+    reserve = getattr(node.system_reserve, dimension.name)
+    committed = sum(state.balance(accounts.committed_account(name), pool) for name in namespaces)
+    claimed = sum(state.balance(accounts.claimed_account(name), pool) for name in namespaces)
+    return {
+        "capacity": capacity,
+        "system_reserve": reserve,
+        "allocatable": capacity - reserve,
+        "effective_allocatable": effective,
+        "committed": committed,
+        "held": state.balance(accounts.HELD, pool),
+        "claimed": claimed,
+        "retiring": state.balance(accounts.RETIRING_ACCOUNT, pool),
+        "headroom": max(0, state.balance(accounts.HEADROOM, pool)),
+    }
