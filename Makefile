@@ -1,7 +1,7 @@
 # Axern's chores. `make` alone lists them.
 
 PYTHON ?= python3
-# Two workers: host tests share one of them, so they never run side by side.
+# Parallel workers; a lock in tests/conftest.py keeps host tests from running side by side.
 JOBS ?= 2
 BIN := .venv/bin
 
@@ -15,10 +15,10 @@ setup: ## install what tests and demo need: system packages (apt) and .venv (pip
 	@PYTHON="$(PYTHON)" .ci/setup
 
 test: setup ## run everything a machine can check, in the form that CI runs
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-long: setup ## run the same tests and the long ones, with new random examples
-	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup --timeout 3600
+	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600
 
 lint: setup ## run only ruff, mypy, floors, sizes, docs and help checks
 	$(BIN)/pytest tests/tidy

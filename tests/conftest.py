@@ -1,8 +1,9 @@
 """What every test shares: Hypothesis profiles, and which tests run where."""
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,33 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests out of the CI form and keep host tests on one xdist worker."""
-    for item in items:
-        if item.get_closest_marker("host"):
-            item.add_marker(pytest.mark.xdist_group("host"))
-    if LONG:
-        return
+    """Leave long tests out of the CI form."""
     long = [item for item in items if item.get_closest_marker("long")]
-    if long:
+    if long and not LONG:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # before pytest-timeout, which must not count the wait
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Hold the host's lock during a host test, against other workers and other sessions alike.
+
+    Not xdist's groups: xdist 3.8 writes them into the node id, where pytest 9.2 ignores them.
+    """
+    if not item.get_closest_marker("host"):
+        return (yield)
+    path = Path(tempfile.gettempdir()) / f"axern-host-tests-{os.getuid()}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # for descriptors that a fork copied, too
+    finally:
+        os.close(descriptor)
 
 
 @pytest.fixture
