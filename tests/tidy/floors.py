@@ -30,14 +30,14 @@ CLOCK_CALLS = frozenset({"now", "utcnow", "today"})
 # Every third party Axern uses, and the only modules that may import it.
 HOMES = {
     "filelock": ("ledger.store",),
-    "httptools": ("axern.api.server",),
+    "httptools": ("axern.api.server", "axern.api.protocol"),
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon"),
     "psutil": ("axern.host.inventory",),
     "pydantic": ("axern.config", "axern.settings", "axern.api.schema"),
     "pyroute2": ("axern.host.network",),
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),
-    "uvicorn": ("axern.api.server",),
+    "uvicorn": ("axern.api.server", "axern.api.protocol"),
 }
 
 DOWN = "imports point down"

@@ -1,0 +1,230 @@
+"""What the body of a request may hold: models, limits, and the OpenAPI document made of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
+
+from ledger.errors import CODES, InvalidArgument
+from ledger.resources import DIMENSIONS, OptionalResources
+from ledger.spec import ResourceSpec
+from ledger.units import MAX_INTEGER
+
+ARGV_ITEMS_LIMIT = 256
+STRING_LIMIT_BYTES = 131_071
+TOTAL_LIMIT_BYTES = 128 * 1024 - 4096
+"""One string, and all of argv or env: what Linux takes. Source: execve(2), MAX_ARG_STRLEN."""
+DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+_ONE_SLOT = "sandbox_slots"
+
+
+def _no_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("a NUL byte can't be passed to a program")
+    if len(text.encode()) > STRING_LIMIT_BYTES:
+        raise ValueError(f"one string may have at most {STRING_LIMIT_BYTES} bytes")
+    return text
+
+
+def _command(command: list[str]) -> list[str]:
+    if not command[0]:
+        raise ValueError("the first item is the program and must not be empty")
+    _bounded_total(command)
+    return command
+
+
+def _environment(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if not name or "=" in name:
+            raise ValueError(f"{name!r} is not a variable name: it is empty or contains '='")
+    _bounded_total([f"{name}={value}" for name, value in env.items()])
+    return env
+
+
+def _bounded_total(texts: list[str]) -> None:
+    total = sum(len(text.encode()) + 1 for text in texts)
+    if total > TOTAL_LIMIT_BYTES:
+        raise ValueError(f"{total} bytes in all; at most {TOTAL_LIMIT_BYTES} can be passed")
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or "/../" in f"{path}/":
+        raise ValueError("it must be an absolute path without '..'")
+    return path
+
+
+Text = Annotated[str, AfterValidator(_no_nul)]
+Path = Annotated[str, Field(max_length=4095), AfterValidator(_no_nul), AfterValidator(_absolute)]
+Label = Annotated[str, Field(pattern=DNS_LABEL)]
+RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+Milliseconds = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+
+Amounts = create_model(
+    "Amounts",
+    __config__=_STRICT,
+    __doc__="Amounts by dimension; what is left out takes its default.",
+    **{
+        dimension.name: (
+            Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None,
+            Field(None, description=f"{dimension.label} in the unit that the name ends with"),
+        )
+        for dimension in DIMENSIONS
+        if dimension.name != _ONE_SLOT
+    },  # type: ignore[call-overload]  # the fields are listed once, in ledger.resources
+)
+
+
+class Demanding(BaseModel):
+    """What every request for resources has."""
+
+    model_config = _STRICT
+
+    request_id: RequestId | None = None
+    namespace: Label = "default"
+    requests: Amounts = Field(default_factory=Amounts)  # type: ignore[valid-type]
+    limits: Amounts = Field(default_factory=Amounts)  # type: ignore[valid-type]
+    ttl_ms: Milliseconds | None = None
+
+    def spec(self) -> ResourceSpec:
+        """Return the resources as the ledger's value."""
+        return ResourceSpec(
+            OptionalResources(**self.requests.model_dump()),  # type: ignore[attr-defined]
+            OptionalResources(**self.limits.model_dump()),  # type: ignore[attr-defined]
+        )
+
+
+class RunRequest(Demanding):
+    """Run one command in a sandbox."""
+
+    command: Annotated[
+        list[Text],
+        Field(min_length=1, max_length=ARGV_ITEMS_LIMIT),
+        AfterValidator(_command),
+    ]
+    env: Annotated[dict[Text, Text], AfterValidator(_environment)] = Field(default_factory=dict)
+    cwd: Path = "/"
+    template: Label | None = None
+    rootfs: Path | None = None
+    rootfs_readonly: bool = False
+    runtime_class: Literal["runsc", "runc"] | None = None
+
+
+class OwnerProcess(BaseModel):
+    """The process that a lease belongs to, as the client knows it."""
+
+    model_config = _STRICT
+
+    pid: Annotated[int, Field(ge=1, le=2**22)]
+
+
+class ReserveRequest(Demanding):
+    """Hold resources without a sandbox, for as long as heartbeats renew the lease."""
+
+    name: Annotated[str, Field(max_length=128)] = ""
+    max_lifetime_ms: Milliseconds | None = None
+    owner_process: OwnerProcess | None = None
+
+
+class HeartbeatRequest(BaseModel):
+    """Say that a lease's owner is alive, and how long from now the lease shall last."""
+
+    model_config = _STRICT
+
+    token: Annotated[str, Field(max_length=128)]
+    ttl_ms: Milliseconds | None = None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse(model: type[Model], body: dict[str, Any]) -> Model:
+    """Return *body* as *model*.
+
+    Raises:
+        InvalidArgument: Names the first field that is wrong, and how many more are.
+    """
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        where = ".".join(str(part) for part in errors[0]["loc"]) or "body"
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        message = errors[0]["msg"].removeprefix("Value error, ")
+        raise InvalidArgument(f"{where}: {message}{more}") from None
+
+
+def _reference(model: type[BaseModel]) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def openapi(version: str, routes: list[tuple[str, str, str, type[BaseModel] | None]]) -> Any:
+    """Return the OpenAPI 3.1 document of *routes*: (method, path, what it does, body model)."""
+    paths: dict[str, Any] = {}
+    schemas: dict[str, Any] = {"Problem": _problem_schema()}
+    for method, path, summary, model in routes:
+        problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "responses": {
+                "2XX": {"description": "done"},
+                "default": {
+                    "description": "refused or failed",
+                    "content": {"application/problem+json": problem},
+                },
+            },
+        }
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        if names:
+            operation["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in names
+            ]
+        if model is not None:
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[model.__name__] = schema
+            operation["requestBody"] = {
+                "required": True,
+                "content": {"application/json": {"schema": _reference(model)}},
+            }
+        paths.setdefault(path, {})[method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Axern", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _problem_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "error"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string"},
+            "request_id": {"type": "string"},
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "retryable"],
+                "properties": {
+                    "code": {"type": "string", "enum": sorted(CODES)},
+                    "message": {"type": "string"},
+                    "hint": {"type": ["string", "null"]},
+                    "retryable": {"type": "boolean"},
+                },
+            },
+        },
+    }
