@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import CODES
 from ledger.reservation import LANES
-from ledger.resources import BY_NAME, DIMENSIONS, Resources, gpu_pool
+from ledger.resources import BY_NAME, DIMENSIONS, Resources, dimension_of, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 
 if TYPE_CHECKING:
@@ -183,17 +183,19 @@ def _selection_reasons(
 def _pick_device(view: State, node: Node, demand: Demand) -> str | None:
     """Return the fullest device that still fits, so that large demands keep finding room.
 
-    Where none fits it is the emptiest, whose shortfall is the smallest.
+    Where none fits it is the emptiest of those that ever could, whose shortfall is the smallest.
     """
     wanted = demand.requests.gpu_memory_bytes
     if not wanted or not node.gpu_allocatable:
         return None
     rooms = [
-        (available(view, demand.namespace, gpu_pool(device)), device)
-        for device, _ in node.gpu_allocatable
+        (available(view, demand.namespace, gpu_pool(device)), size >= wanted, device)
+        for device, size in node.gpu_allocatable
     ]
-    fitting = [room for room in rooms if room[0] >= wanted]
-    return min(fitting)[1] if fitting else max(rooms)[1]
+    fitting = [(room, device) for room, large, device in rooms if large and room >= wanted]
+    if fitting:
+        return min(fitting)[1]
+    return max((large, room, device) for room, large, device in rooms)[2]
 
 
 def _short(gate: str, dimension: str, requested: int, limit: int, room: int) -> Iterator[Shortfall]:
@@ -255,10 +257,13 @@ def _observed_shortfalls(
     """Compare with what the kernel says is really free, where that was measured."""
     storage = demand.requests.ephemeral_storage_bytes
     if storage and facts.storage_free_bytes is not None:
-        limit = facts.storage_free_bytes - facts.storage_reserve_bytes
-        reserved = _reserved(view, node, "ephemeral_storage_bytes")
-        unwritten = max(0, reserved - (facts.storage_written_bytes or 0))
         name = "ephemeral_storage_bytes"
+        limit = max(0, facts.storage_free_bytes - facts.storage_reserve_bytes)
+        # What the namespace has claimed and not drawn is promised to this very demand.
+        reserved = node.effective_allocatable.ephemeral_storage_bytes - available(
+            view, demand.namespace, name
+        )
+        unwritten = max(0, reserved - (facts.storage_written_bytes or 0))
         yield from _short(NODE_STORAGE_FREE, name, storage, limit, limit - unwritten)
     memory = demand.requests.memory_bytes
     if memory and facts.sandboxes_memory_bytes is not None:
@@ -267,17 +272,14 @@ def _observed_shortfalls(
         yield from _short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
 
 
-def _reserved(view: State, node: Node, name: str) -> int:
-    limit: int = getattr(node.effective_allocatable, name)
-    return limit - view.balance(HEADROOM, name)
-
-
 def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:
     if not dimension.per_device:
         return view.balance(account, dimension.name)
-    node = view.node()
-    devices = node.gpu_allocatable if node else ()
-    return sum(view.balance(account, gpu_pool(device)) for device, _ in devices)
+    return sum(
+        amount
+        for (holder, pool), amount in view.balances().items()
+        if holder == account and dimension_of(pool) is dimension
+    )
 
 
 def _refuse(
@@ -329,14 +331,10 @@ def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[
     ):
         if gate in gates:
             return code, SUMMARIES[code]
-    if gates & {ENTRIES, NAMESPACE_ENTRIES}:
-        code = "node_reservation_capacity_exhausted"
-        return code, SUMMARIES[code]
-    failing = frozenset(shortfall.dimension for shortfall in shortfalls)
+    never = frozenset(s.dimension for s in shortfalls if s.gate == NODE and s.requested > s.limit)
+    failing = never or frozenset(shortfall.dimension for shortfall in shortfalls)
     code = _NODE_CODES.get(failing, "node_reservation_capacity_exhausted")
-    if any(s.gate == NODE and s.requested > s.limit for s in shortfalls):
-        return "request_exceeds_node", SUMMARIES[code]
-    return code, SUMMARIES[code]
+    return "request_exceeds_node" if never else code, SUMMARIES[code]
 
 
 def _words(shortfall: Shortfall) -> str:

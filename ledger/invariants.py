@@ -35,6 +35,7 @@ def check(
     return [
         *_check_balances(rows, balances),
         *_check_reservations(rows),
+        *_check_claims(rows),
         *_check_references(rows),
     ]
 
@@ -161,6 +162,23 @@ def _check_amounts(key: str, row: Reservation) -> Iterator[Violation]:
             )
     if row.requests.gpu_memory_bytes and row.gpu_device is None:
         yield Violation("no-device", f"reservation {key} holds GPU memory of no device")
+
+
+def _check_claims(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    drawn: Counter[tuple[str | None, str]] = Counter()
+    for row in rows.get("reservations", {}).values():
+        if isinstance(row, Reservation):
+            for pool, amount in _amounts(row.charged, None):
+                drawn[row.claim_id, pool] += amount
+    for key, row in rows.get("claims", {}).items():
+        if isinstance(row, Claim):
+            for pool, amount in _amounts(row.drawdown, None):
+                if amount != drawn[key, pool]:
+                    name = pool.partition("/")[0]
+                    yield Violation(
+                        "drawdown-differs",
+                        f"claim {key} says {amount} {name}, its entries draw {drawn[key, pool]}",
+                    )
 
 
 def _check_references(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from ledger import tables
 from ledger.reservation import (
+    ACTIVE,
     EXPIRED,
     RETIRING,
     STALE,
@@ -92,15 +93,16 @@ def _entry_actions(
 ) -> Iterator[Action]:
     for reservation in state.reservations():
         standing = liveness(reservation, beats.get(reservation.id), now, policy)
-        if standing == EXPIRED:
-            if not reservation.is_sandbox:
-                yield EndLease(reservation.id, "expired")
-            elif reservation.phase not in (STOPPING, RETIRING) and (
-                reservation.expires_boottime_ms is not None
-            ):
-                yield Stop(reservation.id, "expired")
-        elif standing == STALE and not in_grace:
-            yield Look(reservation.id, "stale")
+        # Without a deadline, only silence makes an entry expire, and in grace silence is nothing.
+        by_silence = standing == STALE or reservation.expires_boottime_ms is None
+        if standing == ACTIVE or (by_silence and in_grace):
+            continue
+        if standing == EXPIRED and not reservation.is_sandbox:
+            yield EndLease(reservation.id, standing)
+        elif by_silence:
+            yield Look(reservation.id, standing)
+        elif reservation.phase not in (STOPPING, RETIRING):
+            yield Stop(reservation.id, standing)
 
 
 def _request_actions(state: State, now: Now) -> Iterator[ForgetRequests]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.errors import InvalidArgument
 from ledger.units import format_bytes, format_cpu_milli, parse_bytes, parse_cpu_milli
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ class Dimension:
 
 
 def parse_count(text: str, field: str) -> int:
-    """Return the whole number that *text* names, 0 to 2**53 - 1."""
+    """Return the whole number that *text* names, 0 to 2**53 - 1; a count has no unit."""
+    if not text.strip(" ").isdecimal():
+        raise InvalidArgument(
+            f"{field}: {text[:64]!r} is not valid: it must be a whole number", hint="for example 10"
+        )
     return parse_bytes(text, field)
 
 

@@ -64,11 +64,13 @@ def resolve(
     requests, limits = spec.requests, spec.limits
     for name in (*_CAPPED, "gpu_memory_bytes"):
         for side, values in (("requests", requests), ("limits", limits)):
-            if getattr(values, name) == 0 and not (rootfs_readonly and name == _CAPPED[2]):
-                raise InvalidArgument(
-                    f"{side}.{name}: zero is not valid: it must be greater than zero",
-                    hint="leave it out to take the default",
-                )
+            amount = getattr(values, name)
+            if amount is None or amount > 0 or (rootfs_readonly and name == _CAPPED[2]):
+                continue
+            raise InvalidArgument(
+                f"{side}.{name}: {amount} is not valid: it must be greater than zero",
+                hint="leave it out to take the default",
+            )
     if limits.gpu_memory_bytes is not None:
         raise InvalidArgument("limits.gpu_memory_bytes: GPU memory has a request only, no limit")
     storage_request, storage_limit = _storage(spec, defaults, rootfs_readonly=rootfs_readonly)

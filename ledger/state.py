@@ -106,7 +106,7 @@ class State:
         for name, rows in fork._tables.items():
             mine = self._tables[name]
             for key, row in rows.items():
-                if row is None:
+                if row is None and self._base is None:
                     mine.pop(key, None)
                 else:
                     mine[key] = row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Proposal:
     """A reservation that somebody asks for. `id` is made by the server, 128 random bits.
 
-    `ttl_ms` is the first deadline counted from admission, `max_lifetime_ms` the ceiling on all
-    renewals; None is none. `digest` is the SHA-256 of the request's body.
+    `ttl_ms` is the first deadline counted from admission, `max_lifetime_ms` the ceiling on it and
+    on all renewals; None is none. `digest` is the SHA-256 of the request's body.
     """
 
     id: str
@@ -95,7 +95,7 @@ def reserve(
         runtime=proposal.runtime,
         lane=free_lane(view) if proposal.runtime else None,
         owner_process=proposal.owner_process,
-        expires_boottime_ms=_after(now.boottime_ms, proposal.ttl_ms),
+        expires_boottime_ms=_after(now.boottime_ms, _first_ttl_ms(proposal)),
         expires_limit_boottime_ms=_after(now.boottime_ms, proposal.max_lifetime_ms),
         token_sha256=proposal.token_sha256,
         requires=proposal.requires,
@@ -284,18 +284,15 @@ def rebase(view: State, now: Now) -> Change:
     """
     shift_ms = now.boottime_ms - view.clock.boottime_ms
     puts: list[Put] = []
-    for reservation in view.reservations():
-        moved = replace(
-            reservation,
-            created_boottime_ms=reservation.created_boottime_ms + shift_ms,
-            expires_boottime_ms=_after(shift_ms, reservation.expires_boottime_ms),
-            expires_limit_boottime_ms=_after(shift_ms, reservation.expires_limit_boottime_ms),
-        )
-        puts.append(Put(tables.RESERVATIONS, reservation.id, moved))
-    for key, row in view.rows(tables.REQUESTS):
-        record = cast("RequestRecord", row)
-        created_ms = record.created_boottime_ms + shift_ms
-        puts.append(Put(tables.REQUESTS, key, replace(record, created_boottime_ms=created_ms)))
+    for table in tables.ROW_TYPES:
+        for key, row in view.rows(table):
+            moved = {
+                field.name: getattr(row, field.name) + shift_ms
+                for field in fields(row)
+                if field.name.endswith("_boottime_ms") and getattr(row, field.name) is not None
+            }
+            if moved:
+                puts.append(Put(table, key, replace(row, **moved)))
     puts.extend(Put(tables.BEATS, key, None) for key, _ in view.rows(tables.BEATS))
     return change(view, "rebase", tuple(puts), note=f"boot {now.boot_id}")
 
@@ -311,12 +308,16 @@ def _advance(
     **fields: object,
 ) -> Change:
     reservation = view.reservation(reservation_id)
-    phase = fields.get("phase", reservation.phase)
-    if phase != reservation.phase:
-        require_transition(reservation, str(phase))
+    if "phase" in fields:
+        require_transition(reservation, str(fields["phase"]))
     moved = replace(reservation, **fields)  # type: ignore[arg-type]  # field names are ours
     puts = (Put(tables.RESERVATIONS, reservation_id, moved), *more)
     return change(view, operation, puts, by=by, note=note, result=moved)
+
+
+def _first_ttl_ms(proposal: Proposal) -> int | None:
+    given = (proposal.ttl_ms, proposal.max_lifetime_ms)
+    return min((ttl_ms for ttl_ms in given if ttl_ms is not None), default=None)
 
 
 def _after(base_ms: int, duration_ms: int | None) -> int | None:

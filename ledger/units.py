@@ -18,7 +18,7 @@ MAX_INTEGER = 2**53 - 1
 MAX_CPU_MILLI = 1_000_000
 
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", re.ASCII)
-_QUANTITY = re.compile(rf"({_NUMBER.pattern})\s*([A-Za-z]*)", re.ASCII)
+_QUANTITY = re.compile(rf"({_NUMBER.pattern}) *([A-Za-z]*)", re.ASCII)
 _LONGEST_TEXT = 64
 
 _BYTE_UNITS = {
