@@ -1,0 +1,1 @@
+"""The kernel's edge: one module per kernel facility, each applying a value and reading it back."""

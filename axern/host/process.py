@@ -1,0 +1,98 @@
+"""Processes that keep their identity: a number alone may mean a stranger a moment later."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+from dataclasses import dataclass
+
+from axern.host.linux import pidfd_send_signal
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """Names one process for all time: boot, number, and start in clock ticks after that boot."""
+
+    boot_id: str
+    pid: int
+    start_ticks: int
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return the random id that the kernel made for this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def start_ticks_from_text(stat: str) -> int:
+    """Return the start time, in clock ticks since boot, from the text of /proc/PID/stat.
+
+    The second field is the program's name in parentheses and may hold spaces and parentheses, so
+    fields are counted from the last one. Source: Documentation/filesystems/proc.rst, table 1-4.
+    """
+    after_name = stat[stat.rindex(")") + 1 :].split()
+    return int(after_name[19])
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the identity of the process that has this number now, or None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return ProcessIdentity(boot_id(), pid, start_ticks_from_text(stat))
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Say whether exactly this process still runs; a zombie does not."""
+    pidfd = _open(identity)
+    if pidfd is None:
+        return False
+    try:
+        return not _has_ended(pidfd, 0)
+    finally:
+        os.close(pidfd)
+
+
+def send(identity: ProcessIdentity, signal_number: signal.Signals) -> bool:
+    """Send a signal to exactly this process; return False if it had ended."""
+    pidfd = _open(identity)
+    if pidfd is None:
+        return False
+    try:
+        return pidfd_send_signal(pidfd, signal_number)
+    finally:
+        os.close(pidfd)
+
+
+def wait_ended(identity: ProcessIdentity, timeout_s: float) -> bool:
+    """Wait until exactly this process has ended; return False after *timeout_s*."""
+    pidfd = _open(identity)
+    if pidfd is None:
+        return True
+    try:
+        return _has_ended(pidfd, timeout_s)
+    finally:
+        os.close(pidfd)
+
+
+def _open(identity: ProcessIdentity) -> int | None:
+    """Return a pidfd, checked after it was opened: from then on it can't mean another process."""
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except ProcessLookupError:
+        return None
+    if identify(identity.pid) == identity:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _has_ended(pidfd: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))

@@ -1,0 +1,138 @@
+"""The OCI bundle: config.json, which tells a runtime everything about one sandbox.
+
+Source: opencontainers/runtime-spec v1.0.2, config.md and config-linux.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from typing import Any
+
+from axern.host import idmap
+from axern.runtime.layout import SandboxPaths
+from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
+
+OCI_VERSION = "1.0.2"
+CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+"""Docker's defaults without device nodes, raw sockets, audit records and file capabilities."""
+OOM_SCORE_ADJ = 500
+"""A host short of memory loses a workload before a service; never the daemon's own value."""
+OPEN_FILES = 65_536
+"""Soft and hard limit of open files, unless the host allows fewer."""
+MASKED_PATHS = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+)
+READONLY_PATHS = (
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+)
+_DEV_SHM_BYTES = 64 * 1024 * 1024
+
+
+def build(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str, Any]:
+    """Return the content of config.json for *spec*; with *maps_ids* in a user namespace."""
+    env = dict(spec.env)
+    env.setdefault("PATH", DEFAULT_PATH)
+    capabilities = list(CAPABILITIES)
+    # Root in a user namespace may not raise a limit above the one that it was started with.
+    open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    return {
+        "ociVersion": OCI_VERSION,
+        "hostname": spec.hostname,
+        "root": {"path": paths.rootfs, "readonly": spec.rootfs_readonly},
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(spec.argv),
+            "env": [f"{name}={value}" for name, value in env.items()],
+            "cwd": spec.cwd,
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            "noNewPrivileges": True,
+            "oomScoreAdj": OOM_SCORE_ADJ,
+            "rlimits": [
+                {"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files},
+                {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+            ],
+        },
+        "mounts": _mounts(),
+        "linux": _linux(spec, paths, maps_ids=maps_ids),
+    }
+
+
+def _mounts() -> list[dict[str, Any]]:
+    secure = ["nosuid", "noexec", "nodev"]
+    return [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": secure},
+        {
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "noexec", "strictatime", "mode=755", "size=65536k"],
+        },
+        {
+            "destination": "/dev/pts",
+            "type": "devpts",
+            "source": "devpts",
+            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        },
+        {
+            "destination": "/dev/shm",  # noqa: S108 - a mount point inside the sandbox
+            "type": "tmpfs",
+            "source": "shm",
+            "options": [*secure, "mode=1777", f"size={_DEV_SHM_BYTES}"],
+        },
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*secure, "ro"]},
+    ]
+
+
+def _linux(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str, Any]:
+    kinds = ["pid", "network", "ipc", "uts", "mount", "cgroup"]
+    section: dict[str, Any] = {
+        "cgroupsPath": f"/{paths.workload.path}",
+        "maskedPaths": list(MASKED_PATHS),
+        "readonlyPaths": list(READONLY_PATHS),
+        "rootfsPropagation": "private",
+    }
+    if maps_ids:
+        kinds.append("user")
+        mapping = [
+            {
+                "containerID": 0,
+                "hostID": idmap.first_id(spec.lane),
+                "size": idmap.IDS_PER_LANE,
+            }
+        ]
+        section |= {"uidMappings": mapping, "gidMappings": mapping}
+    return section | {"namespaces": [{"type": kind} for kind in kinds]}
+
+
+def write(config: dict[str, Any], path: str) -> None:
+    """Write config.json for root's eyes only: environment values may be secrets."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump(config, file, ensure_ascii=False)

@@ -1,0 +1,86 @@
+"""Makes and starts one sandbox, step by step; whoever calls has charged it before."""
+
+from __future__ import annotations
+
+import os
+
+from axern.errors import CommandFailed, MonitorFailed
+from axern.failpoint import failpoint
+from axern.runtime import bundle, command, monitor, rootfs
+from axern.runtime.layout import Layout
+from axern.runtime.monitor import Created
+from axern.runtime.oci import Runtime, SandboxSpec
+from axern.runtime.runc import Runc
+from axern.runtime.runsc import Runsc
+
+
+def runtime_for(name: str, layout: Layout) -> Runtime:
+    """Return the runtime called `runc` or `runsc`.
+
+    Raises:
+        ValueError: There is no runtime of this name.
+    """
+    match name:
+        case "runc":
+            return Runc(layout.runc, layout.runtime_root("runc"))
+        case "runsc":
+            return Runsc(layout.runsc, layout.runtime_root("runsc"))
+        case _:
+            raise ValueError(f"unknown runtime {name!r}")
+
+
+def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEOUT_S) -> Created:
+    """Make everything of a sandbox up to its first process, which waits for `start`.
+
+    After any error the sandbox must be buried; nothing is undone here, since a crash could not
+    undo it either.
+
+    Raises:
+        ProgramNotFound: The root file system has no such program.
+        ProgramNotExecutable: It has, but it can't be executed.
+        RootfsRefused: The root file system can't be used with this runtime.
+        RuntimeFailure: The runtime or its monitor failed.
+        HostError: The kernel refused a step.
+    """
+    runtime = runtime_for(spec.runtime, layout)
+    paths = layout.sandbox(spec.sandbox_id)
+    os.makedirs(paths.run_folder, mode=0o700, exist_ok=True)
+    rootfs.create_folders(spec, paths, maps_ids=runtime.maps_ids)
+    failpoint("launch.folders")
+    paths.birth.create()
+    paths.monitor.create()
+    failpoint("launch.cgroup")
+    rootfs.mount(spec, paths, maps_ids=runtime.maps_ids)
+    rootfs.check_program(spec, paths)
+    failpoint("launch.rootfs")
+    bundle.write(bundle.build(spec, paths, maps_ids=runtime.maps_ids), paths.config)
+    failpoint("launch.bundle")
+    try:
+        created = monitor.create(
+            layout.conmon,
+            runtime,
+            paths,
+            overlay=None if spec.rootfs_readonly else paths.overlay,
+            timeout_s=timeout_s,
+        )
+    except MonitorFailed as err:
+        raise runtime.program_error(spec.argv[0], err.message) or err from err
+    failpoint("launch.created")
+    return created
+
+
+def start(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEOUT_S) -> None:
+    """Let the created sandbox's workload run.
+
+    Raises:
+        ProgramNotFound: The program is gone, or the runtime only looks for it now.
+        ProgramNotExecutable: The kernel could not execute it.
+        RuntimeFailure: The runtime failed.
+    """
+    runtime = runtime_for(spec.runtime, layout)
+    argv = (runtime.binary, *runtime.options(), "start", spec.sandbox_id)
+    try:
+        command.run(argv, timeout_s=timeout_s)
+    except CommandFailed as err:
+        raise runtime.program_error(spec.argv[0], err.stderr) or err from err
+    failpoint("launch.start")

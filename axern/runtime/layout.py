@@ -1,0 +1,157 @@
+"""Where everything of a sandbox is: derived from its id and the configured roots, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from axern.errors import HostError
+from axern.host.cgroup import Cgroup, Hierarchies
+from axern.host.mounts import make_private
+
+SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{7,63}")
+"""Safe as a file name, a cgroup name, and an id for runc, runsc and conmon."""
+_OVERLAY_UNSAFE = re.compile(r"[,:\\\s]")
+"""Characters that would end a value in overlay's mount options."""
+_MODE_PRIVATE = 0o700
+_MODE_TRAVERSE = 0o711
+"""A sandbox's root is another user on the host and must reach its own folder below this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPaths:
+    """Every path of one sandbox; all may be absent. Holds no state of its own.
+
+    `folder` has what a run needs and goes with it; `store` has what the workload writes; `log`
+    and the exit file stay after the burial until the run's record is durable. `wall` is the control
+    group around everything: the monitor and the runtime are born in `birth`, the runtime may
+    move its processes to `workload`, and the monitor ends up in `monitor`, outside the wall.
+    """
+
+    sandbox_id: str
+    folder: str
+    bundle: str
+    config: str
+    skeleton: str
+    lower: str
+    rootfs: str
+    pid_file: str
+    monitor_pid_file: str
+    exit_file: str
+    run_folder: str
+    log: str
+    store: str
+    upper: str
+    work: str
+    overlay: str
+    wall: Cgroup
+    birth: Cgroup
+    workload: Cgroup
+    monitor: Cgroup
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The configured roots; absolute paths, and `cgroup_root` relative to the cgroup2 mount.
+
+    `run_dir` must survive a restart of the daemon but not a reboot; `state_dir` and `filestore`
+    survive both.
+    """
+
+    state_dir: str
+    run_dir: str
+    filestore: str
+    templates: str
+    cgroup_root: str
+    hierarchies: Hierarchies
+    runc: str = "/usr/bin/runc"
+    runsc: str = "/usr/bin/runsc"
+    conmon: str = "/usr/bin/conmon"
+
+    def __post_init__(self) -> None:
+        for path in (self.state_dir, self.run_dir, self.filestore, self.templates):
+            if not os.path.isabs(path) or _OVERLAY_UNSAFE.search(path):
+                raise ValueError(
+                    f"{path!r} must be absolute, without commas, colons, backslashes or spaces"
+                )
+
+    @property
+    def exits(self) -> str:
+        """The folder of exit files, one a sandbox, named by its id."""
+        return f"{self.run_dir}/exits"
+
+    @property
+    def sandboxes(self) -> str:
+        """The folder of sandbox folders, a private mount of its own."""
+        return f"{self.run_dir}/sandboxes"
+
+    @property
+    def runs(self) -> str:
+        """The folder of run folders: spec, log and exit record of each run."""
+        return f"{self.state_dir}/runs"
+
+    def runtime_root(self, runtime: str) -> str:
+        """Return where *runtime* keeps its state of all sandboxes."""
+        return f"{self.run_dir}/{runtime}"
+
+    def sandbox(self, sandbox_id: str) -> SandboxPaths:
+        """Derive the paths of one sandbox.
+
+        Raises:
+            ValueError: The id could not be a plain name everywhere.
+        """
+        if SANDBOX_ID.fullmatch(sandbox_id) is None:
+            raise ValueError(f"sandbox id {sandbox_id!r} does not match {SANDBOX_ID.pattern}")
+        folder = f"{self.sandboxes}/{sandbox_id}"
+        store = f"{self.filestore}/{sandbox_id}"
+        run_folder = f"{self.runs}/{sandbox_id}"
+        root = Cgroup(self.hierarchies, self.cgroup_root)
+        wall = root.child("sandboxes").child(sandbox_id)
+        return SandboxPaths(
+            sandbox_id=sandbox_id,
+            folder=folder,
+            bundle=f"{folder}/bundle",
+            config=f"{folder}/bundle/config.json",
+            skeleton=f"{folder}/skeleton",
+            lower=f"{folder}/lower",
+            rootfs=f"{folder}/rootfs",
+            pid_file=f"{folder}/pid",
+            monitor_pid_file=f"{folder}/monitor.pid",
+            exit_file=f"{self.exits}/{sandbox_id}",
+            run_folder=run_folder,
+            log=f"{run_folder}/output.log",
+            store=store,
+            upper=f"{store}/upper",
+            work=f"{store}/work",
+            overlay=f"{store}/overlay",
+            wall=wall,
+            birth=wall.child("birth"),
+            workload=wall.child("workload"),
+            monitor=root.child("monitors").child(sandbox_id),
+        )
+
+    def prepare(self) -> None:
+        """Make the roots where missing, and `sandboxes` a private mount; safe to repeat.
+
+        Private, so that no mount of a sandbox spreads into the mount namespaces of other services
+        and outlives it there. The caller holds the daemon's single-instance lock.
+
+        Raises:
+            HostError: A root leads through a link, or the mount can't be made.
+        """
+        for path in (self.state_dir, self.run_dir, self.filestore, self.templates):
+            os.makedirs(path, mode=0o755, exist_ok=True)
+            if os.path.realpath(path) != path:
+                raise HostError(
+                    f"{path} leads through a link, so that its mounts could not be found again",
+                    syscall="realpath",
+                    path=path,
+                    hint=f"configure {os.path.realpath(path)}",
+                )
+        os.makedirs(self.runs, mode=_MODE_PRIVATE, exist_ok=True)
+        for path in (self.exits, self.runtime_root("runc"), self.runtime_root("runsc")):
+            os.makedirs(path, mode=_MODE_PRIVATE, exist_ok=True)
+        os.makedirs(self.sandboxes, exist_ok=True)
+        os.chmod(self.sandboxes, _MODE_TRAVERSE)
+        make_private(self.sandboxes)

@@ -1,0 +1,169 @@
+"""conmon, the process that watches one sandbox: it outlives the daemon and loses no exit or byte.
+
+A monitor is born inside the sandbox's own control group, so that everything it forks is born there
+too, and only the monitor itself is moved out once the sandbox is created. It is started by a shell
+that moves itself first: at no moment could a crash of the daemon leave a monitor elsewhere.
+Source: docs/decisions/0004-disabled-dev-and-proof-of-death.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import time
+from dataclasses import dataclass
+
+from axern.errors import HostError, MonitorFailed, ProcessError
+from axern.failpoint import failpoint
+from axern.host.process import ProcessIdentity, identify
+from axern.runtime import command
+from axern.runtime.layout import SandboxPaths
+from axern.runtime.oci import Runtime
+
+_BORN_INSIDE = ("/bin/sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"')
+_REPORT_LIMIT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A created sandbox that waits for its start: who watches it, and its first process."""
+
+    monitor: ProcessIdentity
+    init: ProcessIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """How a sandbox ended: the code a shell would give, and when, by the wall clock."""
+
+    exit_code: int
+    ended_at_ms: int
+
+
+def create(
+    conmon: str,
+    runtime: Runtime,
+    paths: SandboxPaths,
+    *,
+    overlay: str | None,
+    timeout_s: float = command.TIMEOUT_S,
+) -> Created:
+    """Start a monitor that creates the sandbox, and move the monitor out of its control group.
+
+    The runtime's own processes, such as runsc's gofer, are children of the monitor and stay. Before
+    the start no workload runs and the monitor forks nothing, so that the move races with nothing.
+
+    Raises:
+        MonitorFailed: The runtime refused; the message is its own.
+        CommandTimeout: The monitor did not come up within *timeout_s*.
+        HostError: A process is where it must not be.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    report_fd, child_fd = os.pipe2(os.O_CLOEXEC)
+    try:
+        try:
+            command.run(
+                (
+                    *_BORN_INSIDE,
+                    paths.birth.folder,
+                    *_monitor_argv(conmon, runtime, paths, overlay),
+                ),
+                timeout_s=timeout_s,
+                environment={"_OCI_SYNCPIPE": str(child_fd)},
+                pass_fds=(child_fd,),
+            )
+        finally:
+            os.close(child_fd)
+        failpoint("launch.monitor")
+        report = _read_report(report_fd, deadline_s)
+    finally:
+        os.close(report_fd)
+    return _move_out(paths, report)
+
+
+def _monitor_argv(
+    conmon: str, runtime: Runtime, paths: SandboxPaths, overlay: str | None
+) -> list[str]:
+    argv = [conmon, "--api-version", "1"]
+    for flag in ("-c", "-u", "-n"):
+        argv += [flag, paths.sandbox_id]
+    argv += ["-r", runtime.binary]
+    for option in runtime.create_options(overlay):
+        argv += ["--runtime-arg", option]
+    argv += ["-b", paths.bundle, "-p", paths.pid_file, "-P", paths.monitor_pid_file]
+    argv += ["-l", f"k8s-file:{paths.log}", "--exit-dir", os.path.dirname(paths.exit_file)]
+    return [*argv, "--full-attach", "--no-sync-log"]
+
+
+def _read_report(report_fd: int, deadline_s: float) -> int:
+    """Return the first process's number from the monitor's report, one line of JSON."""
+    text = b""
+    poller = select.poll()
+    poller.register(report_fd, select.POLLIN)
+    while b"\n" not in text and len(text) < _REPORT_LIMIT_BYTES:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            raise MonitorFailed("the monitor did not report a created sandbox in time")
+        chunk = os.read(report_fd, _REPORT_LIMIT_BYTES)
+        if not chunk:
+            break
+        text += chunk
+    try:
+        report = json.loads(text)
+        pid = int(report["data"])
+    except (ValueError, KeyError, TypeError) as err:
+        raise MonitorFailed(f"the monitor ended without a report: {text!r}") from err
+    if pid <= 0:
+        raise MonitorFailed(str(report.get("message") or "the runtime gave no reason").strip())
+    return pid
+
+
+def _move_out(paths: SandboxPaths, init_pid: int) -> Created:
+    with open(paths.monitor_pid_file, encoding="ascii") as file:
+        monitor_pid = int(file.read())
+    inside = paths.wall.pids()
+    for role, pid in (("monitor", monitor_pid), ("first process", init_pid)):
+        if pid not in inside:
+            raise ProcessError(
+                f"the {role} {pid} is not in {paths.wall.folder}",
+                syscall="cgroup.procs",
+                path=paths.wall.folder,
+            )
+    paths.monitor.add(monitor_pid)
+    monitor, init = identify(monitor_pid), identify(init_pid)
+    if monitor is None or init is None:
+        raise MonitorFailed("the sandbox ended before it was started")
+    return Created(monitor, init)
+
+
+def read_exit(paths: SandboxPaths) -> ExitRecord | None:
+    """Return how the sandbox ended, or None while the monitor has not said so.
+
+    The monitor writes the file under another name and renames it, so that it is always whole; all
+    output is in the log by then.
+
+    Raises:
+        HostError: The file is there but holds no number.
+    """
+    try:
+        with open(paths.exit_file, encoding="ascii") as file:
+            text = file.read()
+            ended_at_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return None
+    try:
+        return ExitRecord(int(text), ended_at_ms)
+    except ValueError as err:
+        raise HostError(
+            f"{paths.exit_file} holds {text!r}, not an exit code",
+            syscall="read",
+            path=paths.exit_file,
+        ) from err
+
+
+def discard_exit(paths: SandboxPaths) -> None:
+    """Remove the exit file, once the daemon's own record of it is durable; safe to repeat."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(paths.exit_file)

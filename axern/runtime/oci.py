@@ -1,0 +1,67 @@
+"""What one sandbox is asked to be, and the few questions on which runtimes differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from axern.errors import ProgramError
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where a program without a slash is looked for if the workload's environment has no PATH."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """One workload; `rootfs` is an absolute host path that is only ever read.
+
+    `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
+    `argv` nor `env` may reach the ledger or a log.
+    """
+
+    sandbox_id: str
+    runtime: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    cwd: str
+    rootfs: str
+    rootfs_readonly: bool
+    lane: int
+    hostname: str
+
+    @property
+    def search_path(self) -> str:
+        """The PATH that the workload's program is looked for in."""
+        return dict(self.env).get("PATH", DEFAULT_PATH)
+
+
+class Runtime(Protocol):
+    """An OCI runtime: how its command line is put, and how its words are read."""
+
+    @property
+    def name(self) -> str:
+        """`runc` or `runsc`."""
+
+    @property
+    def binary(self) -> str:
+        """The absolute path of the program."""
+
+    @property
+    def root(self) -> str:
+        """The folder in which it keeps the state of all its sandboxes."""
+
+    @property
+    def maps_ids(self) -> bool:
+        """Whether root inside is another user on the host, by a user namespace."""
+
+    def options(self) -> tuple[str, ...]:
+        """Return the global options that every call of the runtime needs."""
+
+    def create_options(self, overlay: str | None) -> tuple[str, ...]:
+        """Return the global options of `create`; *overlay* is where a writable root is kept."""
+
+    def program_error(self, program: str, stderr: str) -> ProgramError | None:
+        """Read from a failed call's *stderr* that the workload's program was at fault."""
+
+    def state_names(self, entries: list[str], sandbox_id: str) -> list[str]:
+        """Pick from the names in `root` those that belong to one sandbox."""

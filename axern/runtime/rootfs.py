@@ -1,0 +1,202 @@
+"""The root file system of one sandbox: a private layer of ours over a shared one, only read.
+
+Mount points, host name and resolver files are real files in the layer that we own and that covers
+the shared one. Whatever the shared one has in their place, even a link, is hidden, never followed.
+
+    runc,  writable    upper (ours, then the workload's) over the lower, ids shifted
+    runc,  read-only   skeleton (ours) over the lower, ids shifted
+    runsc, both        skeleton (ours) over the lower; runsc keeps changes in its own overlay
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from axern.errors import MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
+from axern.host import filestore, idmap, linux
+from axern.runtime.layout import SandboxPaths
+from axern.runtime.oci import SandboxSpec
+
+MOUNT_POINTS = ("dev", "proc", "sys")
+"""Folders that the runtime mounts over; see bundle.py."""
+_FILE_MODE = 0o644
+_FOLDER_MODE = 0o755
+_TRAVERSE_MODE = 0o710
+"""The mapped root, as the folder's group, may pass through; nobody else on the host."""
+_MAGIC_BYTES = 256
+"""BINPRM_BUF_SIZE of include/uapi/linux/binfmts.h: what the kernel looks at to choose a format."""
+_INTERPRETER_DEPTH = 4
+"""How many interpreters the kernel follows; fs/exec.c, exec_binprm."""
+
+
+def create_folders(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
+    """Make the sandbox's own folders and the layer of ours, with the ids of root inside.
+
+    Raises:
+        FilestoreError: One exists already, or the file system refused.
+    """
+    root_id = idmap.first_id(spec.lane) if maps_ids else 0
+    filestore.create_folder(paths.folder, mode=_TRAVERSE_MODE, gid=root_id)
+    filestore.create_folder(paths.bundle, mode=_TRAVERSE_MODE, gid=root_id)
+    filestore.create_folder(paths.store, mode=0o700)
+    for folder in (paths.lower, paths.rootfs):
+        filestore.create_folder(folder, mode=_FOLDER_MODE)
+    if maps_ids and not spec.rootfs_readonly:
+        layer = paths.upper
+        filestore.create_folder(paths.work, mode=0o700, uid=root_id, gid=root_id)
+    else:
+        layer = paths.skeleton
+        filestore.create_folder(paths.overlay, mode=0o700)
+    _write_layer(layer, spec.hostname, root_id)
+
+
+def _write_layer(layer: str, hostname: str, root_id: int) -> None:
+    for folder in (layer, *(f"{layer}/{name}" for name in (*MOUNT_POINTS, "etc"))):
+        filestore.create_folder(folder, mode=_FOLDER_MODE, uid=root_id, gid=root_id)
+    files = {
+        "hostname": f"{hostname}\n",
+        "hosts": f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost\n",
+        "resolv.conf": "# no network\n",
+    }
+    for name, text in files.items():
+        path = f"{layer}/etc/{name}"
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+            os.fchown(file.fileno(), root_id, root_id)
+            os.fchmod(file.fileno(), _FILE_MODE)
+
+
+def mount(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
+    """Mount the root file system at `paths.rootfs`; afterwards it is the sandbox's only mount.
+
+    Raises:
+        RootfsRefused: The lower is no folder, or its ids can't be mapped.
+        MountError: The kernel refused the overlay.
+    """
+    _attach_lower(spec, paths, maps_ids=maps_ids)
+    flags = linux.MS_NODEV | linux.MS_NOSUID
+    if maps_ids and not spec.rootfs_readonly:
+        # volatile: nobody mounts these layers again after a crash, so nothing must be synced, and
+        # unmounting does not flush the whole file system beneath.
+        options = f"lowerdir={paths.lower},upperdir={paths.upper},workdir={paths.work},volatile"
+    else:
+        flags |= linux.MS_RDONLY
+        options = f"lowerdir={paths.skeleton}:{paths.lower}"
+    try:
+        linux.mount("overlay", paths.rootfs, "overlay", flags, options)
+        linux.unmount(paths.lower)
+    except OSError as err:
+        raise MountError(
+            f"cannot mount the root file system of {spec.sandbox_id}",
+            syscall="mount",
+            path=paths.rootfs,
+            errno=err.errno,
+            data=options,
+        ) from err
+
+
+def _attach_lower(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
+    """Attach a read-only clone of the shared file system at `paths.lower`.
+
+    The overlay keeps a reference of its own, so that this mount is undone right after it is made.
+    """
+    if not os.path.isdir(spec.rootfs):
+        raise RootfsRefused(f"the root file system {spec.rootfs} is not a folder")
+    try:
+        tree_fd = idmap.clone_tree(spec.rootfs, spec.lane if maps_ids else None)
+    except MountError as err:
+        raise RootfsRefused(err.message, hint=err.hint) from err
+    try:
+        linux.move_mount(tree_fd, paths.lower)
+    except OSError as err:
+        raise MountError(
+            f"cannot attach {spec.rootfs}", syscall="move_mount", path=paths.lower, errno=err.errno
+        ) from err
+    finally:
+        os.close(tree_fd)
+
+
+def check_program(spec: SandboxSpec, paths: SandboxPaths) -> None:
+    """Check inside the mounted root file system that the workload's program can be executed.
+
+    Both runtimes then answer alike, before anything was started. Links are followed as the
+    sandbox will follow them: never out of the root.
+
+    Raises:
+        ProgramNotFound: It, or the interpreter that it names, is missing.
+        ProgramNotExecutable: It is a folder, has no x bit, or is of no known format.
+        RootfsRefused: The working directory is missing.
+    """
+    program = spec.argv[0]
+    with _opened(os.open(paths.rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root_fd:
+        try:
+            os.close(_open_inside(root_fd, spec.cwd, os.O_PATH | os.O_DIRECTORY))
+        except OSError as err:
+            raise RootfsRefused(
+                f"the working directory {spec.cwd} is not in the root file system"
+            ) from err
+        found_unusable = False
+        for candidate in _candidates(program, spec.cwd, spec.search_path):
+            verdict = _is_executable(root_fd, candidate)
+            if verdict:
+                _check_format(root_fd, spec, candidate, _INTERPRETER_DEPTH)
+                return
+            found_unusable = found_unusable or verdict is False
+    if found_unusable:
+        raise ProgramNotExecutable(program, "can't be executed")
+    raise ProgramNotFound(program, "not found in the root file system")
+
+
+def _candidates(program: str, cwd: str, search_path: str) -> list[str]:
+    if "/" in program:
+        return [os.path.join(cwd, program)]
+    return [os.path.join(cwd, folder or ".", program) for folder in search_path.split(":")]
+
+
+def _is_executable(root_fd: int, path: str) -> bool | None:
+    """Say whether *path* inside the root is a file with an x bit; None if it is not there."""
+    try:
+        fd = _open_inside(root_fd, path, os.O_PATH)
+    except OSError:
+        return None
+    with _opened(fd):
+        mode = os.fstat(fd).st_mode
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+def _check_format(root_fd: int, spec: SandboxSpec, path: str, depth: int) -> None:
+    program = spec.argv[0]
+    try:
+        fd = _open_inside(root_fd, path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as err:
+        raise ProgramNotExecutable(program, os.strerror(err.errno or 0)) from err
+    with _opened(fd):
+        head = os.read(fd, _MAGIC_BYTES)
+    if head.startswith(b"\x7fELF"):
+        return
+    words = head[2:].partition(b"\n")[0].split() if head.startswith(b"#!") else []
+    if not words or not depth:
+        raise ProgramNotExecutable(program, "is no program and names no interpreter")
+    interpreter = os.path.join(spec.cwd, os.fsdecode(words[0]))
+    match _is_executable(root_fd, interpreter):
+        case None:
+            raise ProgramNotFound(program, f"its interpreter {interpreter} was not found")
+        case False:
+            raise ProgramNotExecutable(program, f"its interpreter {interpreter} can't be executed")
+    _check_format(root_fd, spec, interpreter, depth - 1)
+
+
+def _open_inside(root_fd: int, path: str, flags: int) -> int:
+    rules = linux.RESOLVE_IN_ROOT | linux.RESOLVE_NO_MAGICLINKS
+    return linux.openat2(root_fd, path, flags, resolve=rules)
+
+
+@contextmanager
+def _opened(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,43 @@
+"""runc: Linux namespaces, with a user namespace so that root inside is nobody on the host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from axern.errors import ProgramError, ProgramNotExecutable, ProgramNotFound
+
+# Texts of libcontainer/init_linux.go and Go's os/exec and syscall errors in runc 1.1 to 1.3.
+_NOT_FOUND = re.compile(r"executable file not found|exec: .*no such file or directory")
+_NOT_EXECUTABLE = re.compile(r"exec: .*(permission denied|is a directory|exec format error)")
+
+
+@dataclass(frozen=True, slots=True)
+class Runc:
+    """The `runc` program and its state folder."""
+
+    binary: str
+    root: str
+    name: str = "runc"
+    maps_ids: bool = True
+
+    def options(self) -> tuple[str, ...]:
+        """Return the global options that every call needs."""
+        return (f"--root={self.root}",)
+
+    def create_options(self, overlay: str | None) -> tuple[str, ...]:
+        """Return the global options of `create`; the writable layer is a mount, not an option."""
+        del overlay
+        return self.options()
+
+    def program_error(self, program: str, stderr: str) -> ProgramError | None:
+        """Read from *stderr* that the program is missing (127) or not executable (126)."""
+        if _NOT_FOUND.search(stderr):
+            return ProgramNotFound(program, "not found in the root file system")
+        if _NOT_EXECUTABLE.search(stderr):
+            return ProgramNotExecutable(program, "can't be executed")
+        return None
+
+    def state_names(self, entries: list[str], sandbox_id: str) -> list[str]:
+        """Return the sandbox's state folder if it is among *entries*."""
+        return [name for name in entries if name == sandbox_id]

@@ -1,0 +1,70 @@
+"""runsc: gVisor, a kernel in a process; only what differs from runc is said here."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import dataclass
+
+from axern.errors import ProgramError, ProgramNotExecutable, ProgramNotFound
+from axern.runtime import command
+
+# Texts of runsc/boot and pkg/sentry/loader; the numbers are Linux errnos as gVisor prints them.
+_NOT_FOUND = re.compile(
+    r"no such file or directory|error finding executable|executable file not found"
+)
+_NOT_EXECUTABLE = re.compile(r"permission denied|exec format error|is a directory|not executable")
+
+
+@dataclass(frozen=True, slots=True)
+class Runsc:
+    """The `runsc` program and its state folder.
+
+    The platform is the program's own default: Debian's build has ptrace and kvm, and kvm can hang
+    where it is nested.
+    """
+
+    binary: str
+    root: str
+    name: str = "runsc"
+    maps_ids: bool = False
+
+    def options(self) -> tuple[str, ...]:
+        """Return the global options that every call needs: no network, cgroups are ours."""
+        return (f"--root={self.root}", "--network=none", "--ignore-cgroups")
+
+    def create_options(self, overlay: str | None) -> tuple[str, ...]:
+        """Return the global options of `create`; a writable root keeps its changes in *overlay*."""
+        if overlay is None:
+            return (*self.options(), "--overlay2=none")
+        changed_at_ns = os.stat(self.binary).st_mtime_ns
+        return (*self.options(), _overlay_option(self.binary, changed_at_ns) + overlay)
+
+    def program_error(self, program: str, stderr: str) -> ProgramError | None:
+        """Read from *stderr* that the program is missing (127) or not executable (126)."""
+        if program not in stderr:
+            return None
+        if _NOT_FOUND.search(stderr):
+            return ProgramNotFound(program, "not found in the root file system")
+        if _NOT_EXECUTABLE.search(stderr):
+            return ProgramNotExecutable(program, "can't be executed")
+        return None
+
+    def state_names(self, entries: list[str], sandbox_id: str) -> list[str]:
+        """Return the sandbox's files among *entries*: state, lock and control socket."""
+        return [name for name in entries if sandbox_id in name]
+
+
+@functools.cache
+def _overlay_option(binary: str, changed_at_ns: int) -> str:
+    """Ask this very program how it wants a folder for a root's changes to be named.
+
+    Builds before 2023 take a bare path and would read `dir=` as a part of it. The time of change
+    makes an upgraded program be asked again.
+    """
+    del changed_at_ns
+    answer = command.run((binary, "flags"))
+    return (
+        "--overlay2=root:dir=" if "dir=/" in answer.stdout + answer.stderr else "--overlay2=root:"
+    )
