@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -44,6 +44,11 @@ Cpu = Annotated[int, BeforeValidator(_cpu)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]
 
 
+def _quantity(default: str, *, alias: str, description: str) -> Any:
+    """Declare a key whose value and default are texts with a unit, and whose attribute is not."""
+    return Field(default, alias=alias, description=description)
+
+
 class Settings(BaseModel):
     """The daemon's configuration, frozen; attributes carry the unit that the key's text names."""
 
@@ -69,7 +74,9 @@ class Settings(BaseModel):
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"
     )
-    system_reserve_cpu_milli: Cpu = Field("0", alias="system_reserve_cpu", description="CPU kept")
+    system_reserve_cpu_milli: Cpu = _quantity(
+        "0", alias="system_reserve_cpu", description="CPU kept"
+    )
     system_reserve_memory_bytes: Bytes | None = Field(
         None,
         alias="system_reserve_memory",
@@ -83,45 +90,47 @@ class Settings(BaseModel):
     max_sandboxes: int = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
     entry_cap: int = Field(10_000, ge=1, description="most ledger entries")
     namespace_entry_cap: int = Field(1_000, ge=1, description="most ledger entries of a namespace")
-    default_request_cpu_milli: Cpu = Field(
+    default_request_cpu_milli: Cpu = _quantity(
         "500m", alias="default_request_cpu", description="CPU request where none is given"
     )
-    default_request_memory_bytes: Bytes = Field(
+    default_request_memory_bytes: Bytes = _quantity(
         "4GiB", alias="default_request_memory", description="memory request where none is given"
     )
-    default_limit_storage_bytes: Bytes = Field(
+    default_limit_storage_bytes: Bytes = _quantity(
         "256MiB",
         alias="default_limit_ephemeral_storage",
         description="storage limit of a writable root where none is given",
     )
     default_runtime: Literal["runsc", "runc"] = Field("runsc", description="runtime class")
     default_template: str = Field("busybox", description="root file system of a run")
-    stop_grace_ms: Duration = Field(
+    stop_grace_ms: Duration = _quantity(
         "10s", alias="stop_grace", description="from TERM to KILL when a sandbox is stopped"
     )
-    runtime_timeout_ms: Duration = Field(
+    runtime_timeout_ms: Duration = _quantity(
         "30s", alias="runtime_timeout", description="longest call of a runtime"
     )
-    tick_ms: Duration = Field("10s", alias="tick", description="observe, plan, apply this often")
-    facts_every_ms: Duration = Field(
+    tick_ms: Duration = _quantity(
+        "10s", alias="tick", description="observe, plan, apply this often"
+    )
+    facts_every_ms: Duration = _quantity(
         "1s", alias="facts_every", description="how often the host is sampled for admission"
     )
-    facts_stale_after_ms: Duration = Field(
+    facts_stale_after_ms: Duration = _quantity(
         "15s", alias="facts_stale_after", description="older observations refuse admission"
     )
-    stale_after_ms: Duration = Field(
+    stale_after_ms: Duration = _quantity(
         "120s", alias="stale_after", description="silence after which an owner is stale"
     )
-    legacy_window_ms: Duration = Field(
+    legacy_window_ms: Duration = _quantity(
         "45m", alias="legacy_window", description="age at which an entry that never beat expires"
     )
-    lease_ttl_ms: Duration = Field(
+    lease_ttl_ms: Duration = _quantity(
         "10m", alias="lease_ttl", description="first deadline of an external lease"
     )
-    lease_max_lifetime_ms: Duration = Field(
+    lease_max_lifetime_ms: Duration = _quantity(
         "24h", alias="lease_max_lifetime", description="ceiling on all renewals of a lease"
     )
-    runs_kept_ms: Duration = Field(
+    runs_kept_ms: Duration = _quantity(
         "7d", alias="runs_kept", description="how long spec, exit record and log of a run are kept"
     )
     launch_workers: int = Field(

@@ -108,6 +108,7 @@ class Reservation:
     expires_limit_boottime_ms: int | None = None
     token_sha256: str | None = None
     requires: tuple[str, ...] = ()
+    started_wall_ms: int | None = None
     reason: str | None = None
 
     @property

@@ -13,6 +13,7 @@ from ledger.reservation import (
     RELEASED,
     RESERVED,
     RETIRING,
+    RUNNING,
     STARTING,
     STOPPING,
     Reservation,
@@ -176,10 +177,22 @@ def start(view: State, reservation_id: str) -> Change:
 
 
 def run(
-    view: State, reservation_id: str, monitor: ProcessIdentity, cgroup: CgroupIdentity
+    view: State,
+    reservation_id: str,
+    monitor: ProcessIdentity,
+    cgroup: CgroupIdentity,
+    started_wall_ms: int | None = None,
 ) -> Change:
     """Go to `running`, with the identities by which the workload is found again."""
-    return _advance(view, reservation_id, "run", phase="running", monitor=monitor, cgroup=cgroup)
+    return _advance(
+        view,
+        reservation_id,
+        "run",
+        phase=RUNNING,
+        monitor=monitor,
+        cgroup=cgroup,
+        started_wall_ms=started_wall_ms,
+    )
 
 
 def stop(view: State, reservation_id: str, reason: str, by: str) -> Change:

@@ -1,4 +1,4 @@
-"""Turn ledger rows into the JSON objects of the API; the daemon and the offline reader share them."""
+"""Ledger rows as the JSON objects of the API, shared by the daemon and the offline reader."""
 
 from __future__ import annotations
 

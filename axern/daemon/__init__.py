@@ -1,0 +1,1 @@
+"""The daemon: admits, launches, watches and buries; the only writer while it runs."""

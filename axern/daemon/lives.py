@@ -1,0 +1,349 @@
+"""One coroutine a sandbox, from its reservation to its burial; after a restart it goes on.
+
+A life reads its phase from the ledger and carries on from there, so that a new sandbox and one
+that is adopted take the same way. Every end leads through the same last steps: exit record,
+`retiring`, burial with proof, release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from axern.daemon import launcher
+from axern.daemon.runs import CANCELLED, FAILED, SUCCEEDED, RunExit, wall_ms
+from axern.daemon.watcher import Signal
+from axern.errors import HostError, NotProvedGone
+from axern.failpoint import failpoint
+from axern.runtime import monitor, teardown
+from ledger import transitions
+from ledger.errors import AxernError, NotFound
+from ledger.reservation import RELEASED, RESERVED, RETIRING, STARTING, STOPPING, Reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from axern.daemon.launcher import Outcome
+    from axern.daemon.runs import RunSpec, RunStore
+    from axern.runtime.layout import Layout
+    from axern.settings import Settings
+    from ledger.clock import Now
+    from ledger.committer import Committer
+    from ledger.state import Change, State
+
+Result = TypeVar("Result")
+
+USER_CANCELLED = "cancelled"
+EXPIRED = "expired"
+MONITOR_LOST = "monitor-lost"
+
+_RETRY_BURIAL_S = (0.1, 0.5, 2.0, 5.0)
+_MONITOR_RECHECK_S = 1.0
+"""How long a monitor may be gone before its exit file must be there."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """What the coroutine of one sandbox listens to, and what others may wait for."""
+
+    reservation_id: str
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    resting: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: Signal = field(default_factory=Signal)
+    stop_reason: str | None = None
+    stop_by: str = "daemon"
+    grace_ms: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class Lives:
+    """All sandboxes that are not released yet, each with its coroutine."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        layout: Layout,
+        runs: RunStore,
+        settings: Settings,
+        clock: Callable[[], Now],
+    ) -> None:
+        self._committer = committer
+        self._layout = layout
+        self._runs = runs
+        self._settings = settings
+        self._clock = clock
+        self._lives: dict[str, Life] = {}
+        self._pool = ThreadPoolExecutor(settings.launch_workers, "sandbox")
+        self._closing = False
+        self.failed = asyncio.Event()
+
+    def begin(self, reservation_id: str) -> Life:
+        """Let the sandbox live on from its phase in the ledger; one that does already is kept."""
+        life = self._lives.get(reservation_id)
+        if life is None:
+            life = Life(reservation_id)
+            self._lives[reservation_id] = life
+            life.task = asyncio.create_task(self._guarded(life), name=f"life {reservation_id}")
+        return life
+
+    def find(self, reservation_id: str) -> Life | None:
+        """Return the life of a sandbox that is not released, or None."""
+        return self._lives.get(reservation_id)
+
+    def all(self) -> tuple[Life, ...]:
+        """Return every life."""
+        return tuple(self._lives.values())
+
+    def stop(self, reservation_id: str, reason: str, by: str, grace_ms: int) -> None:
+        """Ask a sandbox to end; a later call may only shorten the grace. Unknown ids are over."""
+        life = self._lives.get(reservation_id)
+        if life is None:
+            return
+        if life.stop_reason is None:
+            life.stop_reason, life.stop_by, life.grace_ms = reason, by, grace_ms
+        life.grace_ms = min(life.grace_ms, grace_ms)
+        life.woken.set()
+
+    def wake(self, reservation_id: str) -> None:
+        """Let a sandbox look at its exit file; an empty id wakes all."""
+        lives = self._lives.values() if not reservation_id else [self._lives.get(reservation_id)]
+        for life in lives:
+            if life is not None:
+                life.woken.set()
+
+    async def close(self, timeout_s: float) -> None:
+        """Start nothing new, let what is half done come to rest, and leave the sandboxes running."""
+        self._closing = True
+        self.wake("")
+        waits = [
+            asyncio.create_task(_first(life.resting.wait(), life.over.wait()))
+            for life in self._lives.values()
+        ]
+        if waits:
+            await asyncio.wait(waits, timeout=timeout_s)
+        for task in (*waits, *(life.task for life in self._lives.values() if life.task)):
+            task.cancel()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def _guarded(self, life: Life) -> None:
+        try:
+            await self._live(life)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            _log.exception("sandbox %s: its life ended by a bug", life.reservation_id)
+            self.failed.set()
+            raise
+        finally:
+            self._lives.pop(life.reservation_id, None)
+            life.over.set()
+            life.moved.notify()
+
+    async def _live(self, life: Life) -> None:
+        reservation = self._reservation(life)
+        spec = self._runs.spec(reservation.id)
+        outcome: Outcome | None = None
+        if spec is None:
+            outcome = launcher.failed("the run's spec is missing", 125)
+        elif reservation.phase == RESERVED:
+            outcome = await self._launch(life, spec)
+        elif reservation.phase == STARTING:
+            outcome = await self._resume(spec)
+        if outcome is None and self._reservation(life).phase != RETIRING:
+            outcome = await self._watch(life)
+        await self._end(life, outcome)
+
+    def _reservation(self, life: Life) -> Reservation:
+        return self._committer.state.reservation(life.reservation_id)
+
+    async def _launch(self, life: Life, spec: RunSpec) -> Outcome | None:
+        """Make and start the sandbox; return how it failed, or None when it runs."""
+        if self._closing:
+            await self._rest(life)
+        if life.stop_reason is not None:
+            return _stopped(life)
+        reservation = await self._commit(partial(transitions.start, reservation_id=spec.id))
+        failpoint("launch.starting")
+        try:
+            sandbox = launcher.sandbox_spec(spec, reservation)
+            created = await self._in_pool(launcher.create, sandbox, self._layout, self._settings)
+            if life.stop_reason is not None:
+                return _stopped(life)
+            await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
+        except AxernError as error:
+            _log.warning("sandbox %s: not started: %s", spec.id, error)
+            return launcher.outcome_of(error)
+        await self._running(life, created)
+        return None
+
+    async def _running(self, life: Life, found: launcher.Found) -> None:
+        await self._commit(
+            partial(
+                transitions.run,
+                reservation_id=life.reservation_id,
+                monitor=found.monitor,
+                cgroup=found.cgroup,
+                started_wall_ms=wall_ms(),
+            )
+        )
+        failpoint("launch.running")
+        life.moved.notify()
+
+    async def _resume(self, spec: RunSpec) -> Outcome | None:
+        """Find out how far the launch had come when the daemon before this one ended."""
+        life = self._lives[spec.id]
+        try:
+            found = await self._in_pool(launcher.find, spec.runtime_class, self._layout, spec.id)
+        except AxernError as error:
+            return launcher.outcome_of(error)
+        if found is None:
+            return launcher.failed("the daemon ended during the launch; nothing was started", 125)
+        await self._running(life, found)
+        return None
+
+    async def _watch(self, life: Life) -> Outcome:
+        """Wait until the workload has ended, ending it where that was asked for."""
+        paths = self._layout.sandbox(life.reservation_id)
+        asked = killed = False
+        deadline_ms = 0
+        suspected = False
+        while True:
+            life.woken.clear()
+            ended = monitor.read_exit(paths)
+            if ended is not None:
+                return _ended(life, ended)
+            reservation = self._reservation(life)
+            if reservation.phase == STOPPING and life.stop_reason is None:
+                life.stop_reason, life.grace_ms = reservation.reason, self._settings.stop_grace_ms
+            now_ms = self._clock().monotonic_ms
+            timeout_s = self._settings.tick_ms / 1000
+            if life.stop_reason is not None:
+                if not asked:
+                    await self._ask_to_end(life, reservation)
+                    asked, deadline_ms = True, now_ms + life.grace_ms
+                left_ms = min(deadline_ms, now_ms + life.grace_ms) - now_ms
+                if left_ms <= 0 and not killed:
+                    killed = True
+                    await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+                    continue
+                timeout_s = max(0.01, left_ms / 1000)
+            if not self._monitor_lives(reservation):
+                if suspected:
+                    await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+                    ended = monitor.read_exit(paths)
+                    return _ended(life, ended) if ended else _monitor_lost()
+                suspected, timeout_s = True, _MONITOR_RECHECK_S
+            life.resting.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(life.woken.wait(), timeout_s)
+            life.resting.clear()
+
+    def _monitor_lives(self, reservation: Reservation) -> bool:
+        return reservation.monitor is not None and launcher.is_alive(reservation.monitor)
+
+    async def _ask_to_end(self, life: Life, reservation: Reservation) -> None:
+        reason = life.stop_reason or USER_CANCELLED
+        await self._commit(
+            partial(
+                transitions.stop, reservation_id=reservation.id, reason=reason, by=life.stop_by
+            )
+        )
+        life.moved.notify()
+        if life.grace_ms > 0 and reservation.runtime is not None:
+            await self._in_pool(
+                teardown.terminate, reservation.runtime, self._layout, reservation.id
+            )
+
+    async def _end(self, life: Life, outcome: Outcome | None) -> None:
+        """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
+        reservation = self._reservation(life)
+        if outcome is None:
+            ended = monitor.read_exit(self._layout.sandbox(reservation.id))
+            outcome = _ended(life, ended) if ended else launcher.failed("it ended unseen", 125)
+        record = RunExit(
+            status=outcome.status,
+            exit_code=outcome.exit_code,
+            cli_exit_code=outcome.cli_exit_code,
+            started_wall_ms=reservation.started_wall_ms,
+            finished_wall_ms=outcome.finished_wall_ms or wall_ms(),
+            diagnostic_code=outcome.diagnostic_code,
+            message=outcome.message,
+        )
+        await self._in_pool(self._runs.save_exit, reservation.id, record)
+        failpoint("bury.exit_record")
+        await self._commit(
+            partial(
+                transitions.retire,
+                reservation_id=reservation.id,
+                reason=outcome.diagnostic_code or outcome.status,
+            )
+        )
+        evidence = await self._bury(reservation)
+        await self._commit(
+            partial(transitions.release, reservation_id=reservation.id, evidence=evidence)
+        )
+        failpoint("bury.released")
+        monitor.discard_exit(self._layout.sandbox(reservation.id))
+
+    async def _bury(self, reservation: Reservation) -> str:
+        """Bury until it is proved, however long that takes: until then it stays charged."""
+        runtime = reservation.runtime or self._settings.default_runtime
+        attempt = 0
+        while True:
+            try:
+                evidence = await self._in_pool(
+                    teardown.bury, runtime, self._layout, reservation.id
+                )
+            except (NotProvedGone, HostError) as error:
+                _log.warning("sandbox %s: %s", reservation.id, error)
+                pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]
+                attempt += 1
+                await asyncio.sleep(pause_s)
+            else:
+                return launcher.evidence_text(evidence)
+
+    async def _rest(self, life: Life) -> None:
+        """Stay as it is until the daemon has ended; the next one goes on from here."""
+        life.resting.set()
+        await asyncio.Event().wait()
+
+    async def _commit(self, operation: Callable[[State], Change]) -> Reservation:
+        reservation: Reservation = await self._committer.submit(operation)
+        return reservation
+
+    async def _in_pool(self, call: Callable[..., Result], *arguments: object) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, partial(call, *arguments))
+
+
+async def _first(*waits: object) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[arg-type]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _stopped(life: Life) -> Outcome:
+    return launcher.stopped(life.stop_reason or USER_CANCELLED, None, None)
+
+
+def _ended(life: Life, ended: monitor.ExitRecord) -> Outcome:
+    if life.stop_reason is not None:
+        return launcher.stopped(life.stop_reason, ended.exit_code, ended.ended_at_ms)
+    return launcher.exited(ended.exit_code, ended.ended_at_ms)
+
+
+def _monitor_lost() -> Outcome:
+    return launcher.Outcome(
+        FAILED, None, 125, MONITOR_LOST, "the monitor ended without an exit record"
+    )

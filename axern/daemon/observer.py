@@ -1,0 +1,118 @@
+"""Observe the host: what admission decides on, and what the node can promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from axern.host import inventory
+from ledger.capacity import node_of
+from ledger.clock import Now
+from ledger.facts import Facts
+from ledger.resources import Resources
+
+if TYPE_CHECKING:
+    from axern.runtime.layout import Layout
+    from axern.settings import Settings
+    from ledger.tables import Node
+
+_MIB = 1024**2
+_LEAST_MEMORY_RESERVE_BYTES = 512 * _MIB
+_LEAST_STORAGE_RESERVE_BYTES = 1024 * _MIB
+_RESERVE_PART = 20
+"""A default reserve is one twentieth of the capacity, but at least the above."""
+
+LIMIT_CAPABILITIES = {
+    "cpu_milli": "limit/cpu",
+    "memory_bytes": "limit/memory",
+    "ephemeral_storage_bytes": "limit/ephemeral-storage",
+}
+PIDS_CAPABILITY = "limit/pids"
+
+
+def read_now() -> Now:
+    """Read all clocks."""
+    clocks = inventory.read_clocks()
+    return Now(clocks.boot_id, clocks.monotonic_ms, clocks.boottime_ms, clocks.realtime_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One typed key with what was found; `present` is what admission looks at."""
+
+    key: str
+    present: bool
+    message: str
+
+
+class Observer:
+    """Takes readings and keeps the last one; each has the next sequence number."""
+
+    def __init__(self, settings: Settings, layout: Layout) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._sequence = 0
+        self.programs = tuple(
+            program
+            for name in ("runc", "runsc", "conmon")
+            if (program := inventory.find_program(name, getattr(layout, name))) is not None
+        )
+        self.capabilities = self._probe()
+        self.facts: Facts | None = None
+
+    def observe(self) -> tuple[Facts, Node]:
+        """Take a reading and return it with the node's row; raises HostError if that fails."""
+        capacity = inventory.observe_capacity(self._layout.filestore)
+        settings = self._settings
+        node = node_of(
+            Resources(
+                cpu_milli=capacity.cpu_milli,
+                memory_bytes=capacity.memory_bytes,
+                ephemeral_storage_bytes=capacity.filestore_total_bytes,
+                sandbox_slots=settings.max_sandboxes,
+            ),
+            Resources(
+                cpu_milli=settings.system_reserve_cpu_milli,
+                memory_bytes=_reserve(
+                    settings.system_reserve_memory_bytes,
+                    capacity.memory_bytes,
+                    _LEAST_MEMORY_RESERVE_BYTES,
+                ),
+                ephemeral_storage_bytes=_reserve(
+                    settings.system_reserve_storage_bytes,
+                    capacity.filestore_total_bytes,
+                    _LEAST_STORAGE_RESERVE_BYTES,
+                ),
+            ),
+            settings.cpu_overcommit_ratio,
+        )
+        self._sequence += 1
+        self.facts = Facts(
+            sequence=self._sequence,
+            observed_monotonic_ms=read_now().monotonic_ms,
+            capabilities=tuple(item.key for item in self.capabilities if item.present),
+        )
+        return self.facts, node
+
+    def _probe(self) -> tuple[Capability, ...]:
+        found = {program.name: program for program in self.programs}
+        runtimes = []
+        for name in ("runc", "runsc"):
+            missing = [part for part in (name, "conmon") if part not in found]
+            message = (
+                f"{' and '.join(missing)} not found"
+                if missing
+                else f"{found[name].path} {found[name].version}"
+            )
+            runtimes.append(Capability(f"runtime/{name}", not missing, message))
+        why = (
+            "cgroup_enforcement is disabled_dev: nothing is enforced"
+            if self._settings.cgroup_enforcement == "disabled_dev"
+            else "this version can't prove it on this host"
+        )
+        limits = (*LIMIT_CAPABILITIES.values(), PIDS_CAPABILITY)
+        return (*runtimes, *(Capability(key, present=False, message=why) for key in limits))
+
+
+def _reserve(configured: int | None, capacity: int, least: int) -> int:
+    return max(least, capacity // _RESERVE_PART) if configured is None else configured
