@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from axern.daemon.runs import CANCELLED, FAILED, SUCCEEDED
 from axern.errors import ProgramError
 from axern.host import process
-from axern.runtime import launch, monitor
+from axern.runtime import adopt, launch
 from axern.runtime.oci import SandboxSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ledger.reservation import CgroupIdentity, ProcessIdentity, Reservation
 
 OWN_FAILURE = 125
-INTERRUPTED = 130
 _HOSTNAME_LENGTH = 12
 
 
@@ -79,12 +78,10 @@ def start(spec: SandboxSpec, layout: Layout, settings: Settings) -> None:
 
 
 def find(runtime: str, layout: Layout, sandbox_id: str) -> Found | None:
-    """Return the sandbox if its workload was started, whether or not it has ended since."""
+    """Return the sandbox if its workload was started and is still watched, else None."""
     paths = layout.sandbox(sandbox_id)
-    watcher = monitor.find(paths)
-    if watcher is None or not paths.wall.exists():
-        return None
-    if monitor.read_exit(paths) is None and not launch.was_started(runtime, layout, sandbox_id):
+    watcher = adopt.find_monitor(paths)
+    if watcher is None or not adopt.was_started(runtime, layout, sandbox_id):
         return None
     return Found(watcher, _wall_identity(layout, sandbox_id))
 
@@ -98,9 +95,7 @@ def exited(exit_code: int, finished_wall_ms: int) -> Outcome:
     """Return the outcome of a workload that ended by itself."""
     status = SUCCEEDED if exit_code == 0 else FAILED
     diagnostic = None if exit_code == 0 else "process-exited"
-    return Outcome(
-        status, exit_code, exit_code, diagnostic, finished_wall_ms=finished_wall_ms
-    )
+    return Outcome(status, exit_code, exit_code, diagnostic, finished_wall_ms=finished_wall_ms)
 
 
 def stopped(reason: str, exit_code: int | None, finished_wall_ms: int | None) -> Outcome:

@@ -16,17 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from axern.daemon import launcher
-from axern.daemon.runs import CANCELLED, FAILED, SUCCEEDED, RunExit, wall_ms
+from axern.daemon.runs import FAILED, RunExit, wall_ms
 from axern.daemon.watcher import Signal
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
 from axern.runtime import monitor, teardown
 from ledger import transitions
-from ledger.errors import AxernError, NotFound
-from ledger.reservation import RELEASED, RESERVED, RETIRING, STARTING, STOPPING, Reservation
+from ledger.errors import AxernError
+from ledger.reservation import RESERVED, RETIRING, STARTING, STOPPING, Reservation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from axern.daemon.launcher import Outcome
     from axern.daemon.runs import RunSpec, RunStore
@@ -120,7 +120,7 @@ class Lives:
                 life.woken.set()
 
     async def close(self, timeout_s: float) -> None:
-        """Start nothing new, let what is half done come to rest, and leave the sandboxes running."""
+        """Start nothing new, let what is half done come to rest, leave the sandboxes running."""
         self._closing = True
         self.wake("")
         waits = [
@@ -156,7 +156,7 @@ class Lives:
         elif reservation.phase == RESERVED:
             outcome = await self._launch(life, spec)
         elif reservation.phase == STARTING:
-            outcome = await self._resume(spec)
+            outcome = await self._resume(life, spec)
         if outcome is None and self._reservation(life).phase != RETIRING:
             outcome = await self._watch(life)
         await self._end(life, outcome)
@@ -197,9 +197,11 @@ class Lives:
         failpoint("launch.running")
         life.moved.notify()
 
-    async def _resume(self, spec: RunSpec) -> Outcome | None:
+    async def _resume(self, life: Life, spec: RunSpec) -> Outcome | None:
         """Find out how far the launch had come when the daemon before this one ended."""
-        life = self._lives[spec.id]
+        ended = monitor.read_exit(self._layout.sandbox(spec.id))
+        if ended is not None:
+            return _ended(life, ended)
         try:
             found = await self._in_pool(launcher.find, spec.runtime_class, self._layout, spec.id)
         except AxernError as error:
@@ -252,9 +254,7 @@ class Lives:
     async def _ask_to_end(self, life: Life, reservation: Reservation) -> None:
         reason = life.stop_reason or USER_CANCELLED
         await self._commit(
-            partial(
-                transitions.stop, reservation_id=reservation.id, reason=reason, by=life.stop_by
-            )
+            partial(transitions.stop, reservation_id=reservation.id, reason=reason, by=life.stop_by)
         )
         life.moved.notify()
         if life.grace_ms > 0 and reservation.runtime is not None:
@@ -299,9 +299,7 @@ class Lives:
         attempt = 0
         while True:
             try:
-                evidence = await self._in_pool(
-                    teardown.bury, runtime, self._layout, reservation.id
-                )
+                evidence = await self._in_pool(teardown.bury, runtime, self._layout, reservation.id)
             except (NotProvedGone, HostError) as error:
                 _log.warning("sandbox %s: %s", reservation.id, error)
                 pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]
@@ -324,8 +322,8 @@ class Lives:
         return await loop.run_in_executor(self._pool, partial(call, *arguments))
 
 
-async def _first(*waits: object) -> None:
-    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[arg-type]
+async def _first(*waits: Coroutine[object, object, object]) -> None:
+    tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from axern.errors import CapabilityMissing, CgroupError, HostError
 from axern.host.control_files import open_folder, read_at, write_at
 from axern.host.process import boot_id
+from ledger.reservation import CgroupIdentity
 
 # Documentation/admin-guide/cgroup-v2.rst, "Core Interface Files"
 PROCS = "cgroup.procs"
@@ -35,14 +36,6 @@ class Hierarchies:
 
     unified: str
     legacy: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CgroupIdentity:
-    """One life of a folder: a folder of the same name made later has another inode."""
-
-    boot_id: str
-    inode: int
 
 
 def hierarchies_from_text(mountinfo: str) -> Hierarchies:
@@ -126,7 +119,7 @@ class Cgroup:
     def identity(self) -> CgroupIdentity | None:
         """Return what tells this folder from a later one of the same name; None without one."""
         try:
-            return CgroupIdentity(boot_id(), os.stat(self.folder).st_ino)
+            return CgroupIdentity(boot_id(), self.path, os.stat(self.folder).st_ino)
         except FileNotFoundError:
             return None
 

@@ -6,18 +6,9 @@ import functools
 import os
 import select
 import signal
-from dataclasses import dataclass
 
 from axern.host.linux import pidfd_send_signal
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
-    """Names one process for all time: boot, number, and start in clock ticks after that boot."""
-
-    boot_id: str
-    pid: int
-    start_ticks: int
+from ledger.reservation import ProcessIdentity
 
 
 @functools.cache

@@ -55,12 +55,27 @@ def stop(
         NotProvedGone: A process survived even that.
     """
     paths = layout.sandbox(sandbox_id)
-    runtime = runtime_for(runtime_name, layout)
-    if paths.wall.is_populated() and grace_s > 0:
-        _call_runtime(runtime, "kill", sandbox_id, signal.SIGTERM.name)
+    if grace_s > 0 and paths.wall.is_populated():
+        terminate(runtime_name, layout, sandbox_id)
         if paths.wall.wait_empty(grace_s):
             return
     _kill(paths)
+
+
+def terminate(runtime_name: str, layout: Layout, sandbox_id: str) -> None:
+    """Send SIGTERM to the first process, and don't wait for what it makes of it."""
+    _call_runtime(runtime_for(runtime_name, layout), "kill", sandbox_id, signal.SIGTERM.name)
+
+
+def kill(layout: Layout, sandbox_id: str) -> None:
+    """Kill everything in the sandbox, and let its monitor write the exit and end.
+
+    Raises:
+        NotProvedGone: A process survived even that.
+    """
+    paths = layout.sandbox(sandbox_id)
+    _kill(paths)
+    _end_monitor(paths)
 
 
 def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
