@@ -18,7 +18,18 @@ from ledger.reservation import (
 from ledger.resources import OptionalResources, Resources
 from ledger.spec import ResolvedSpec, ResourceSpec
 from ledger.state import Change, Put, State, change, genesis
-from ledger.tables import CLAIMS, NAMESPACES, RESERVATIONS, TICKETS, Claim, Namespace, Node, Ticket
+from ledger.tables import (
+    CLAIMS,
+    NAMESPACES,
+    RESERVATIONS,
+    ROW_TYPES,
+    TICKETS,
+    Claim,
+    Namespace,
+    Node,
+    Row,
+    Ticket,
+)
 from ledger.transitions import Proposal
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -134,10 +145,8 @@ def add_ticket(state: State, held: Resources, expires_ms: int | None = None) -> 
     return row
 
 
-def rows_of(state: State) -> dict[str, dict[str, object]]:
+def rows_of(state: State) -> dict[str, dict[str, Row]]:
     """Return every row by table and key, the form in which a checker reads a state."""
-    from ledger.tables import ROW_TYPES
-
     return {table: dict(state.rows(table)) for table in ROW_TYPES}
 
 
