@@ -26,8 +26,7 @@ LAUNCH = (
 BURY = (
     "bury.begin",
     "bury.killed",
-    "bury.exited",
-    "bury.deleted",
+    "bury.monitor",
     "bury.unmounted",
     "bury.folders",
     "bury.cgroups",

@@ -182,6 +182,29 @@ class Cgroup:
             os.close(events_fd)
         return True
 
+    def destroy(self, timeout_s: float) -> bool:
+        """Kill all that lives in and below the folder, remove it, and return whether it was there.
+
+        Afterwards nothing lives in it and nothing can enter: a process that was on its way in finds
+        no folder, and one that slipped in between is killed in the next round.
+
+        Raises:
+            CgroupError: Something survives SIGKILL for *timeout_s*.
+        """
+        if not self.exists():
+            return False
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self.kill()
+            self.wait_empty(max(deadline_s - time.monotonic(), 0))
+            try:
+                remove_folder(self.folder, _RECHECK_S)
+            except CgroupError:
+                if time.monotonic() > deadline_s:
+                    raise
+            else:
+                return True
+
     def _error(self, what: str, syscall: str, err: OSError) -> CgroupError:
         return CgroupError(
             f"{what} {self.folder}", syscall=syscall, path=self.folder, errno=err.errno

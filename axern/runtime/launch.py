@@ -6,6 +6,7 @@ import os
 
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
+from axern.host import idmap
 from axern.runtime import bundle, command, monitor, rootfs
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
@@ -65,6 +66,8 @@ def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIME
         )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
+    if runtime.maps_ids:
+        monitor.hand_over_outputs(created, idmap.first_id(spec.lane))
     failpoint("launch.created")
     return created
 

@@ -12,15 +12,17 @@ import contextlib
 import json
 import os
 import select
+import stat
 import time
 from dataclasses import dataclass
 
 from axern.errors import HostError, MonitorFailed, ProcessError
 from axern.failpoint import failpoint
-from axern.host.process import ProcessIdentity, identify
+from axern.host.process import identify
 from axern.runtime import command
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import Runtime
+from ledger.reservation import ProcessIdentity
 
 _BORN_INSIDE = ("/bin/sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"')
 _REPORT_LIMIT_BYTES = 64 * 1024
@@ -136,6 +138,23 @@ def _move_out(paths: SandboxPaths, init_pid: int) -> Created:
     if monitor is None or init is None:
         raise MonitorFailed("the sandbox ended before it was started")
     return Created(monitor, init)
+
+
+def hand_over_outputs(created: Created, host_id: int) -> None:
+    """Give the workload's output pipes to root inside, who else could not open /dev/stdout anew.
+
+    The monitor made them as root of the host, whom a user namespace does not map.
+
+    Raises:
+        MonitorFailed: The first process has ended.
+    """
+    for number in (1, 2):
+        path = f"/proc/{created.init.pid}/fd/{number}"
+        try:
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                os.chown(path, host_id, host_id)
+        except OSError as err:
+            raise MonitorFailed("the sandbox ended before it was started") from err
 
 
 def read_exit(paths: SandboxPaths) -> ExitRecord | None:

@@ -6,22 +6,23 @@ crash at any step of a launch or of an earlier burial, and twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 from dataclasses import dataclass
 
-from axern.errors import CommandFailed, CommandTimeout, HostError, NotProvedGone
+from axern.errors import HostError, NotProvedGone, RuntimeFailure
 from axern.failpoint import failpoint
 from axern.host import cgroup, filestore, mounts
+from axern.host.cgroup import Cgroup
 from axern.host.process import boot_id
 from axern.runtime import command, monitor
 from axern.runtime.launch import runtime_for
 from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.oci import Runtime
 
-EMPTY_TIMEOUT_S = 30.0
-"""From `cgroup.kill` to an empty folder; four milliseconds on an idle host."""
-EXIT_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 30.0
+"""From `cgroup.kill` to a removed folder; a few milliseconds on an idle host."""
+MONITOR_TIMEOUT_S = 10.0
 """From the death of the workload to the monitor's own end, the exit file written."""
 REMOVE_TIMEOUT_S = 10.0
 """For what stays busy a moment after its last process died."""
@@ -55,66 +56,38 @@ def stop(
         NotProvedGone: A process survived even that.
     """
     paths = layout.sandbox(sandbox_id)
+    runtime = runtime_for(runtime_name, layout)
     if grace_s > 0 and paths.wall.is_populated():
-        terminate(runtime_name, layout, sandbox_id)
-        if paths.wall.wait_empty(grace_s):
-            return
-    _kill(paths)
-
-
-def terminate(runtime_name: str, layout: Layout, sandbox_id: str) -> None:
-    """Send SIGTERM to the first process, and don't wait for what it makes of it."""
-    _call_runtime(runtime_for(runtime_name, layout), "kill", sandbox_id, signal.SIGTERM.name)
-
-
-def kill(layout: Layout, sandbox_id: str) -> None:
-    """Kill everything in the sandbox, and let its monitor write the exit and end.
-
-    Raises:
-        NotProvedGone: A process survived even that.
-    """
-    paths = layout.sandbox(sandbox_id)
-    _kill(paths)
-    _end_monitor(paths)
+        # A runtime that can't pass the signal on leaves only the other way.
+        with contextlib.suppress(RuntimeFailure):
+            command.run((runtime.binary, *runtime.options(), "kill", sandbox_id, "TERM"))
+            if paths.wall.wait_empty(grace_s):
+                return
+    paths.wall.kill()
+    if not paths.wall.wait_empty(KILL_TIMEOUT_S):
+        raise NotProvedGone(sandbox_id, [f"processes {paths.wall.pids()} survive SIGKILL"])
 
 
 def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
     """Kill what lives, remove what is there, and prove that nothing of the sandbox is left.
 
-    The log and the exit file stay for the run's record; see `monitor.discard_exit`.
+    The runtime's own `delete` is not called: it may hang, its success proves nothing, and all that
+    it would remove is removed here. The log and the exit file stay for the run's record; see
+    `monitor.discard_exit`. Source: docs/decisions/0004-disabled-dev-and-proof-of-death.md.
 
     Raises:
-        NotProvedGone: Something resists; all other steps were still tried. Call again.
+        NotProvedGone: Something resists, and is named. Call again.
     """
     paths = layout.sandbox(sandbox_id)
     runtime = runtime_for(runtime_name, layout)
     failpoint("bury.begin")
-    # The order matters: 1 the dead can't make anything new; 2 their monitor sees them die and
-    # writes the exit; 3 the runtime forgets them while its state is whole; 4 mounts go before the
-    # folders they cover; 5 control groups go last, since they are what keeps a late process away.
     killed = len(paths.wall.pids())
-    _kill(paths)
-    failpoint("bury.killed")
-    _end_monitor(paths)
-    failpoint("bury.exited")
-    removed: list[str] = []
-    problems: list[str] = []
-    unmounted: tuple[str, ...] = ()
-    if _state_files(runtime, sandbox_id):
-        _call_runtime(runtime, "delete", "--force", sandbox_id)
-    failpoint("bury.deleted")
     try:
-        unmounted = mounts.unmount_below(paths.folder, REMOVE_TIMEOUT_S)
-        failpoint("bury.unmounted")
-        removed += _remove_folders(runtime, paths)
-        failpoint("bury.folders")
-        removed += _remove_cgroups(paths)
-        failpoint("bury.cgroups")
+        removed, unmounted = _remove_all(runtime, paths)
     except HostError as err:
-        problems.append(err.message)
-    problems += _leftovers(runtime, paths)
-    if problems:
-        raise NotProvedGone(sandbox_id, problems)
+        raise NotProvedGone(sandbox_id, [err.message, *_leftovers(runtime, paths)]) from err
+    if leftovers := _leftovers(runtime, paths):
+        raise NotProvedGone(sandbox_id, leftovers)
     failpoint("bury.proved")
     ended = monitor.read_exit(paths)
     return Evidence(
@@ -123,69 +96,53 @@ def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
         exit_code=ended.exit_code if ended else None,
         killed=killed,
         unmounted=unmounted,
-        removed=tuple(removed),
+        removed=removed,
     )
 
 
-def _kill(paths: SandboxPaths) -> None:
-    paths.wall.kill()
-    if not paths.wall.wait_empty(EMPTY_TIMEOUT_S):
-        raise NotProvedGone(
-            paths.sandbox_id,
-            [f"processes {paths.wall.pids()} survive SIGKILL in {paths.wall.folder}"],
-        )
+def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Remove everything in the one order that leaves no gap; return what was removed, unmounted.
+
+    1. Without the wall no process lives and none can enter, even one whose launch is under way.
+    2. The monitor sees the death, writes the exit and ends.
+    3. Mounts go before the folders that hold them.
+    4. What a runtime left in version 1 goes last: its processes were in the wall too.
+    """
+    removed = _destroy(paths.wall)
+    failpoint("bury.killed")
+    paths.monitor.wait_empty(MONITOR_TIMEOUT_S)
+    removed += _destroy(paths.monitor)
+    failpoint("bury.monitor")
+    unmounted = mounts.unmount_below(paths.folder, REMOVE_TIMEOUT_S)
+    failpoint("bury.unmounted")
+    removed += (folder for folder in _folders(runtime, paths) if filestore.remove_tree(folder))
+    failpoint("bury.folders")
+    for folder in paths.wall.legacy_folders():
+        cgroup.remove_folder(folder, REMOVE_TIMEOUT_S)
+        removed.append(folder)
+    failpoint("bury.cgroups")
+    return tuple(removed), unmounted
 
 
-def _end_monitor(paths: SandboxPaths) -> None:
-    """Wait for the monitor to write the exit and end; kill it if it doesn't."""
-    if paths.monitor.wait_empty(EXIT_TIMEOUT_S):
-        return
-    paths.monitor.kill()
-    if not paths.monitor.wait_empty(EMPTY_TIMEOUT_S):
-        raise NotProvedGone(
-            paths.sandbox_id, [f"the monitor {paths.monitor.pids()} survives SIGKILL"]
-        )
+def _destroy(group: Cgroup) -> list[str]:
+    return [group.folder] if group.destroy(KILL_TIMEOUT_S) else []
 
 
-def _call_runtime(runtime: Runtime, *arguments: str) -> None:
-    """Call the runtime where its answer proves nothing, so that a failure is none either."""
-    try:
-        command.run((runtime.binary, *runtime.options(), *arguments))
-    except (CommandFailed, CommandTimeout):
-        return
-
-
-def _state_files(runtime: Runtime, sandbox_id: str) -> list[str]:
+def _folders(runtime: Runtime, paths: SandboxPaths) -> list[str]:
+    """Return the folders and files that a sandbox may have; the monitor's are in its folder."""
     try:
         entries = os.listdir(runtime.root)
     except FileNotFoundError:
-        return []
-    return [f"{runtime.root}/{name}" for name in runtime.state_names(entries, sandbox_id)]
-
-
-def _folders(runtime: Runtime, paths: SandboxPaths) -> tuple[str, ...]:
-    return (*_state_files(runtime, paths.sandbox_id), paths.folder, paths.store)
-
-
-def _remove_folders(runtime: Runtime, paths: SandboxPaths) -> list[str]:
-    return [folder for folder in _folders(runtime, paths) if filestore.remove_tree(folder)]
-
-
-def _cgroup_folders(paths: SandboxPaths) -> tuple[str, ...]:
-    ours = (group.folder for group in (paths.wall, paths.monitor) if group.exists())
-    return (*paths.wall.legacy_folders(), *ours)
-
-
-def _remove_cgroups(paths: SandboxPaths) -> tuple[str, ...]:
-    present = _cgroup_folders(paths)
-    for folder in present:
-        cgroup.remove_folder(folder, REMOVE_TIMEOUT_S)
-    return present
+        entries = []
+    states = runtime.state_names(entries, paths.sandbox_id)
+    return [*(f"{runtime.root}/{name}" for name in states), paths.folder, paths.store]
 
 
 def _leftovers(runtime: Runtime, paths: SandboxPaths) -> list[str]:
     """Name whatever of the sandbox the kernel still knows."""
-    found = [f"process {pid}" for group in (paths.wall, paths.monitor) for pid in group.pids()]
+    groups = (paths.wall, paths.monitor)
+    found = [f"process {pid}" for group in groups for pid in group.pids()]
     found += [f"mount {point}" for point in mounts.mounts_below(paths.folder)]
     found += [f"folder {path}" for path in _folders(runtime, paths) if os.path.lexists(path)]
-    return found + [f"control group {folder}" for folder in _cgroup_folders(paths)]
+    found += [f"control group {group.folder}" for group in groups if group.exists()]
+    return found + [f"control group {folder}" for folder in paths.wall.legacy_folders()]

@@ -1,0 +1,242 @@
+"""Measures what conmon costs beside a raw runtime, and whether its log loses a byte or an exit.
+
+usage: python bench/monitor_cost.py [ROUNDS]; needs root, runc, runsc, conmon and busybox-static.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from axern.host import cgroup
+from axern.runtime import launch, monitor, output, teardown, template
+from axern.runtime.layout import Layout
+from axern.runtime.oci import SandboxSpec
+
+ROUNDS = 15
+STREAM_BYTES = 1 << 20
+ENDINGS = {
+    "newline in the same write": ("printf 'abc\\n'", b"abc\n"),
+    "newline in a write of its own": ("printf abc; sleep 0.1; printf '\\n'", b"abc\n"),
+    "no newline at the end": ("printf 'a\\nbc'", b"a\nbc"),
+    "NUL bytes": ("printf 'a\\0\\0b\\n\\0'", b"a\0\0b\n\0"),
+    "only newlines": ("printf '\\n\\n\\n'", b"\n\n\n"),
+    "nothing": ("true", b""),
+}
+
+
+class Bench:
+    """Sandboxes in roots of their own, buried one after another."""
+
+    def __init__(self, base: str) -> None:
+        self.layout = Layout(
+            state_dir=f"{base}/state",
+            run_dir=f"{base}/run",
+            filestore=f"{base}/filestore",
+            templates=f"{base}/templates",
+            cgroup_root=f"axern-bench-{os.getpid()}",
+            hierarchies=cgroup.find_hierarchies(),
+        )
+        self.layout.prepare()
+        self.rootfs = template.make_busybox(self.layout.templates).rootfs
+        self.serial = 0
+
+    def spec(self, runtime: str, script: str) -> SandboxSpec:
+        """Return the next sandbox, which runs *script*."""
+        self.serial += 1
+        return SandboxSpec(
+            sandbox_id=f"bench-{self.serial:06d}",
+            runtime=runtime,
+            argv=("sh", "-c", script),
+            env=(),
+            cwd="/",
+            rootfs=self.rootfs,
+            rootfs_readonly=False,
+            lane=self.serial % 64,
+            hostname="bench",
+        )
+
+    def run(self, runtime: str, script: str) -> tuple[dict[str, float], int, dict[str, bytes]]:
+        """Run *script* and return milliseconds of each step, the exit code and both outputs."""
+        spec = self.spec(runtime, script)
+        paths = self.layout.sandbox(spec.sandbox_id)
+        marks = [time.perf_counter()]
+        launch.create(spec, self.layout)
+        marks.append(time.perf_counter())
+        launch.start(spec, self.layout)
+        marks.append(time.perf_counter())
+        while (ended := monitor.read_exit(paths)) is None:
+            time.sleep(0.0005)
+        marks.append(time.perf_counter())
+        outputs = {"stdout": b"", "stderr": b""}
+        offset = 0
+        while chunks := output.read_log(paths.log, offset):
+            for chunk in chunks:
+                outputs[chunk.stream] += chunk.data
+            offset = chunks[-1].next_offset
+        marks_before_bury = time.perf_counter()
+        teardown.bury(runtime, self.layout, spec.sandbox_id)
+        marks_after_bury = time.perf_counter()
+        names = ("create", "start", "exit seen")
+        steps = {n: (b - a) * 1e3 for n, a, b in zip(names, marks, marks[1:], strict=False)}
+        steps["to seen exit"] = (marks[3] - marks[0]) * 1e3
+        steps["bury"] = (marks_after_bury - marks_before_bury) * 1e3
+        return steps, ended.exit_code, outputs
+
+    def raw(self, runtime: str, bundle: str) -> float:
+        """Run `true` in the foreground by the bare runtime and return milliseconds."""
+        self.serial += 1
+        options = ["--network=none", "--ignore-cgroups"] if runtime == "runsc" else []
+        argv = [runtime, f"--root={self.layout.run_dir}/raw-{runtime}", *options, "run"]
+        began = time.perf_counter()
+        subprocess.run(
+            [*argv, f"raw-{self.serial:06d}"], cwd=bundle, stdin=subprocess.DEVNULL, check=True
+        )
+        return (time.perf_counter() - began) * 1e3
+
+    def raw_bundle(self, base: str) -> str:
+        """Make a bundle as `runc spec` does, with a root file system of its own."""
+        bundle = f"{base}/raw-bundle"
+        os.makedirs(bundle)
+        shutil.copytree(self.rootfs, f"{bundle}/rootfs", symlinks=True)
+        subprocess.run(["runc", "spec"], cwd=bundle, check=True)
+        with open(f"{bundle}/config.json", encoding="utf-8") as file:
+            config = json.load(file)
+        config["process"] |= {"terminal": False, "args": ["/bin/true"]}
+        config["mounts"] = [m for m in config["mounts"] if m["type"] != "cgroup"]
+        config["linux"]["cgroupsPath"] = f"/{self.layout.cgroup_root}/raw"
+        with open(f"{bundle}/config.json", "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        return bundle
+
+    def close(self) -> None:
+        """Undo what the roots need undone."""
+        subprocess.run(["umount", self.layout.sandboxes], check=True)
+        hierarchies = self.layout.hierarchies
+        for mounted in (hierarchies.unified, *hierarchies.legacy):
+            cgroup.remove_folder(f"{mounted}/{self.layout.cgroup_root}", 10)
+
+
+def measure_cost(bench: Bench, base: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Interleave raw runs and monitored runs of `true`; return medians in milliseconds."""
+    bundle = bench.raw_bundle(base)
+    figures: dict[str, dict[str, list[float]]] = {"runc": {}, "runsc": {}}
+    for round_number in range(rounds + 1):
+        for runtime, columns in figures.items():
+            steps = {"raw run": bench.raw(runtime, bundle), **bench.run(runtime, "exec true")[0]}
+            for name, value in steps.items():
+                if round_number:
+                    columns.setdefault(name, []).append(value)
+    medians = {
+        runtime: {name: round(statistics.median(values), 1) for name, values in columns.items()}
+        for runtime, columns in figures.items()
+    }
+    for columns in medians.values():
+        columns["ratio"] = round(columns["to seen exit"] / columns["raw run"], 2)
+    return medians
+
+
+def check_bytes(bench: Bench) -> dict[str, bool]:
+    """Send awkward endings and 1 MiB of noise through both outputs; say which came back whole."""
+    noise = os.urandom(STREAM_BYTES)
+    noise_path = f"{bench.rootfs}/noise"
+    with open(noise_path, "wb") as file:
+        file.write(noise)
+    results: dict[str, bool] = {}
+    for runtime in ("runc", "runsc"):
+        for name, (script, expected) in ENDINGS.items():
+            _, code, outputs = bench.run(runtime, f"({script}); ({script}) >&2; exit 7")
+            whole = code == 7 and outputs == {"stdout": expected, "stderr": expected}
+            results[f"{runtime}: {name}"] = whole
+        began = time.perf_counter()
+        _, code, outputs = bench.run(runtime, "cat /noise & cat /noise >&2; wait; exit 7")
+        digests = {hashlib.sha256(data).digest() for data in outputs.values()}
+        whole = code == 7 and digests == {hashlib.sha256(noise).digest()}
+        results[f"{runtime}: 1 MiB of noise on both at once"] = whole
+        print(f"{runtime}: 2 MiB through the monitor in {time.perf_counter() - began:.2f} s")
+    os.unlink(noise_path)
+    return results
+
+
+def check_exits(bench: Bench, count: int) -> dict[str, bool]:
+    """Run *count* very short workloads each; say whether every code arrived."""
+    outcome: dict[str, bool] = {}
+    for runtime in ("runc", "runsc"):
+        codes = [bench.run(runtime, f"exit {n % 256}")[1] for n in range(count)]
+        outcome[f"{runtime}: {count} exit codes"] = codes == [n % 256 for n in range(count)]
+    return outcome
+
+
+def check_rotation(bench: Bench) -> dict[str, bool]:
+    """Rename the log away and ask for a new one, ten times while it is written; count the lines."""
+    lines = 20_000
+    spec = bench.spec("runc", f"seq {lines}")
+    paths = bench.layout.sandbox(spec.sandbox_id)
+    launch.create(spec, bench.layout)
+    control_fd = os.open(f"{paths.bundle}/ctl", os.O_WRONLY | os.O_NONBLOCK)
+    launch.start(spec, bench.layout)
+    parts = []
+    while monitor.read_exit(paths) is None:
+        if os.path.exists(paths.log) and len(parts) < 10:
+            parts.append(f"{paths.log}.{len(parts)}")
+            os.rename(paths.log, parts[-1])
+            os.write(control_fd, b"2 0 0\n")
+        time.sleep(0.002)
+    os.close(control_fd)
+    kept: list[bytes] = []
+    for part in (*parts, paths.log):
+        offset = 0
+        while chunks := output.read_log(part, offset):
+            kept += [chunk.data for chunk in chunks]
+            offset = chunks[-1].next_offset
+    teardown.bury("runc", bench.layout, spec.sandbox_id)
+    expected = b"".join(b"%d\n" % (n + 1) for n in range(lines))
+    return {f"runc: {lines} lines over {len(parts)} rotations": b"".join(kept) == expected}
+
+
+def resident_kib(bench: Bench) -> int:
+    """Return the resident memory of one idle monitor, in KiB."""
+    spec = bench.spec("runc", "sleep 60")
+    created = launch.create(spec, bench.layout)
+    launch.start(spec, bench.layout)
+    with open(f"/proc/{created.monitor.pid}/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    teardown.bury("runc", bench.layout, spec.sandbox_id)
+    return int(line.split()[1])
+
+
+def main() -> None:
+    """Print a table and one line of JSON."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    base = tempfile.mkdtemp(prefix="axern-bench-")
+    os.chmod(base, 0o711)
+    bench = Bench(base)
+    clean: Callable[[], None] = bench.close
+    try:
+        costs = measure_cost(bench, base, rounds)
+        checks = check_bytes(bench) | check_exits(bench, 4 * rounds) | check_rotation(bench)
+        memory_kib = resident_kib(bench)
+    finally:
+        clean()
+        shutil.rmtree(base)
+    names = list(costs["runc"])
+    print("\nmilliseconds  " + "".join(f"{name:>14}" for name in names))
+    for runtime, columns in costs.items():
+        print(f"{runtime:<14}" + "".join(f"{columns[name]:>14}" for name in names))
+    print(f"\nidle monitor: {memory_kib} KiB resident")
+    for name, whole in checks.items():
+        print(f"{'whole' if whole else 'LOST':<6}{name}")
+    print(json.dumps({"costs_ms": costs, "checks": checks, "monitor_rss_kib": memory_kib}))
+    assert all(checks.values())
+
+
+if __name__ == "__main__":
+    main()
