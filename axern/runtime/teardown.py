@@ -56,16 +56,38 @@ def stop(
         NotProvedGone: A process survived even that.
     """
     paths = layout.sandbox(sandbox_id)
-    runtime = runtime_for(runtime_name, layout)
     if grace_s > 0 and paths.wall.is_populated():
-        # A runtime that can't pass the signal on leaves only the other way.
-        with contextlib.suppress(RuntimeFailure):
-            command.run((runtime.binary, *runtime.options(), "kill", sandbox_id, "TERM"))
-            if paths.wall.wait_empty(grace_s):
-                return
+        terminate(runtime_name, layout, sandbox_id)
+        if paths.wall.wait_empty(grace_s):
+            return
+    _kill(paths)
+
+
+def terminate(runtime_name: str, layout: Layout, sandbox_id: str) -> None:
+    """Send SIGTERM to the first process, and don't wait for what it makes of it.
+
+    A runtime that can't pass the signal on is no error: what follows is SIGKILL.
+    """
+    runtime = runtime_for(runtime_name, layout)
+    with contextlib.suppress(RuntimeFailure):
+        command.run((runtime.binary, *runtime.options(), "kill", sandbox_id, "TERM"))
+
+
+def kill(layout: Layout, sandbox_id: str) -> None:
+    """Kill everything in the sandbox, and let its monitor write the exit and end.
+
+    Raises:
+        NotProvedGone: A process survived even that.
+    """
+    paths = layout.sandbox(sandbox_id)
+    _kill(paths)
+    paths.monitor.wait_empty(MONITOR_TIMEOUT_S)
+
+
+def _kill(paths: SandboxPaths) -> None:
     paths.wall.kill()
     if not paths.wall.wait_empty(KILL_TIMEOUT_S):
-        raise NotProvedGone(sandbox_id, [f"processes {paths.wall.pids()} survive SIGKILL"])
+        raise NotProvedGone(paths.sandbox_id, [f"processes {paths.wall.pids()} survive SIGKILL"])
 
 
 def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
