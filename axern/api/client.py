@@ -1,0 +1,359 @@
+"""The client's end of the API: HTTP/1.1 over a unix socket with no library behind it.
+
+The standard library's HTTP client costs every command 20 ms of imports, for mail headers and TLS
+that a local socket never sees. Decoding is pure (`ChunkedDecoder`, `EventParser`); `Client` owns
+the socket and turns whatever goes wrong on it into the errors of `axern.errors`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from axern.errors import DaemonUnreachable, ProtocolError
+from ledger.errors import AxernError, InvalidArgument, PermissionDenied
+
+Json = dict[str, Any]
+
+HEALTH_TIMEOUT_S = 2.0
+"""A daemon that says nothing for this long counts as down."""
+ANSWER_TIMEOUT_S = 30.0
+"""Longer than the daemon's own deadline of a request (10 s), so that its answer comes first."""
+STREAM_TIMEOUT_S = 60.0
+"""A stream sends a comment every few seconds; this much silence is a dead connection."""
+
+_HEAD_LIMIT_BYTES = 64 * 1024
+_READ_BYTES = 256 * 1024
+_CONNECT_RETRY_S = 0.01
+
+
+class ConnectionLost(DaemonUnreachable):
+    """The connection broke after a request was sent, so that it may have been carried out."""
+
+
+class ApiError(AxernError):
+    """The daemon said no; `error` is its structure, whose `code` and `hint` this error has too."""
+
+    def __init__(self, status: int, error: Json) -> None:
+        super().__init__(str(error["message"]), hint=error.get("hint"))
+        self.status = status
+        self.error = error
+        self.code = str(error["code"])
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One Server-Sent Event; `id` is the last one seen so far, or empty."""
+
+    name: str
+    data: str
+    id: str
+
+
+class EventParser:
+    """Turn the bytes of a `text/event-stream`, cut anywhere, into events.
+
+    Lines end with LF or CRLF; comments and unknown fields are skipped.
+    Source: WHATWG HTML, "Interpreting an event stream".
+    """
+
+    def __init__(self) -> None:
+        self._partial: list[bytes] = []
+        self._name = ""
+        self._data: list[str] = []
+        self._id = ""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that *data* completes, in their order."""
+        first, *others = data.split(b"\n")
+        self._partial.append(first)
+        if not others:
+            return []
+        lines = [b"".join(self._partial), *others[:-1]]
+        self._partial = [others[-1]]
+        found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
+        return [event for event in found if event is not None]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._name = value
+        elif field == "id":
+            self._id = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        event = Event(self._name or "message", "\n".join(self._data), self._id)
+        complete = bool(self._data)
+        self._name, self._data = "", []
+        return event if complete else None
+
+
+class ChunkedDecoder:
+    """Undo `Transfer-Encoding: chunked`, cut anywhere; `done` once the last chunk was seen.
+
+    Source: RFC 9112, section 7.1.
+    """
+
+    def __init__(self) -> None:
+        self.done = False
+        self._buffer = bytearray()
+        self._left = 0
+        self._step: Callable[[bytearray], bool] = self._size
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the content that *data* completes.
+
+        Raises:
+            ProtocolError: It is not chunked encoding.
+        """
+        self._buffer += data
+        content = bytearray()
+        while not self.done and self._step(content):
+            pass
+        return bytes(content)
+
+    def _size(self, _content: bytearray) -> bool:
+        line = self._take_line()
+        if line is None:
+            return False
+        digits = line.partition(b";")[0].strip()
+        if not digits or digits.strip(b"0123456789abcdefABCDEF"):
+            raise ProtocolError(f"the daemon's answer has no chunk size but {line[:32]!r}")
+        self._left = int(digits, 16)
+        self._step = self._content if self._left else self._trailer
+        return True
+
+    def _content(self, content: bytearray) -> bool:
+        part = self._buffer[: self._left]
+        del self._buffer[: self._left]
+        content += part
+        self._left -= len(part)
+        if self._left:
+            return False
+        self._step = self._end_of_chunk
+        return True
+
+    def _end_of_chunk(self, _content: bytearray) -> bool:
+        line = self._take_line()
+        if line:
+            raise ProtocolError("the daemon's answer has a chunk that is longer than its size")
+        self._step = self._size
+        return line is not None
+
+    def _trailer(self, _content: bytearray) -> bool:
+        line = self._take_line()
+        self.done = line == b""
+        return line is not None
+
+    def _take_line(self) -> bytes | None:
+        end = self._buffer.find(b"\n")
+        if end < 0:
+            if len(self._buffer) > _HEAD_LIMIT_BYTES:
+                raise ProtocolError("the daemon's answer has a line without an end")
+            return None
+        line = bytes(self._buffer[:end]).removesuffix(b"\r")
+        del self._buffer[: end + 1]
+        return line
+
+
+class Client:
+    """Talk to the daemon behind *socket_path*; connects on first use and keeps the connection."""
+
+    def __init__(self, socket_path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._path = socket_path
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._unread = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; the next request makes a new one."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._unread = None, b""
+
+    def health(self) -> Json:
+        """Return what the daemon says of itself.
+
+        Raises:
+            DaemonUnreachable: Nobody listens, or nothing came within `HEALTH_TIMEOUT_S`.
+        """
+        try:
+            return self.request("GET", "/v2/health", timeout_s=HEALTH_TIMEOUT_S)
+        except ConnectionLost as error:
+            # Nothing was asked for yet that could have been carried out.
+            raise DaemonUnreachable(error.message, hint=error.hint) from error
+
+    def request(
+        self, method: str, target: str, body: Json | None = None, *, timeout_s: float | None = None
+    ) -> Json:
+        """Return the JSON object that answers *method* on *target*.
+
+        Raises:
+            ApiError: The daemon said no.
+            ConnectionLost: It fell silent after the request; it may have been carried out.
+            DaemonUnreachable: Nobody listens.
+            ProtocolError: The answer is not what the API promises.
+        """
+        try:
+            status, headers = self._send(method, target, body, timeout_s or self._timeout_s)
+            content = b"".join(self._content(headers))
+        except BaseException:
+            self.close()  # what is left of the answer must not be read as the next one
+            raise
+        if headers.get("connection") == "close":
+            self.close()
+        return _decoded(status, content)
+
+    def events(self, target: str) -> Iterator[Event]:
+        """Yield the events of the stream *target* until the daemon ends it.
+
+        Raises:
+            ApiError, ConnectionLost, DaemonUnreachable, ProtocolError: As for `request`.
+        """
+        try:
+            status, headers = self._send("GET", target, None, STREAM_TIMEOUT_S)
+            if headers.get("content-type", "").startswith("text/event-stream"):
+                parser = EventParser()
+                for part in self._content(headers):
+                    yield from parser.feed(part)
+            else:
+                _decoded(status, b"".join(self._content(headers)))
+                raise ProtocolError(f"the daemon answered {target} with no stream")
+        finally:
+            self.close()
+
+    def _send(
+        self, method: str, target: str, body: Json | None, timeout_s: float
+    ) -> tuple[int, dict[str, str]]:
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {target} HTTP/1.1\r\nHost: axern\r\n"
+        if body is not None:
+            head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+        connection = self._socket or self._connect()
+        connection.settimeout(timeout_s)
+        try:
+            connection.sendall(head.encode("ascii") + b"\r\n" + content)
+        except OSError as error:
+            # An answer may be there all the same: a server that refuses does not read to the end.
+            if isinstance(error, TimeoutError):
+                raise self._lost("took no request") from error
+        return self._head()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection.settimeout(HEALTH_TIMEOUT_S)
+        deadline = time.monotonic() + HEALTH_TIMEOUT_S
+        try:
+            while True:
+                try:
+                    connection.connect(self._path)
+                    break
+                except BlockingIOError:
+                    # The queue of connections is full. Source: unix(7), connect with EAGAIN.
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(_CONNECT_RETRY_S)
+        except PermissionError as error:
+            connection.close()
+            raise PermissionDenied(
+                f"you may not use {self._path}", hint="members of its group may: see ls -l"
+            ) from error
+        except OSError as error:
+            connection.close()
+            if error.errno is None and not isinstance(error, TimeoutError):
+                # Longer than an address may be: Python's own check, so without an errno.
+                raise InvalidArgument(f"{self._path}: {error}") from error
+            raise DaemonUnreachable(
+                f"no daemon answers at {self._path}: {error.strerror or error}",
+                hint="start it, for example with: systemctl start axernd",
+            ) from error
+        self._socket = connection
+        return connection
+
+    def _receive(self) -> bytes:
+        """Return what comes next; empty when the daemon has closed the connection."""
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        assert self._socket is not None  # noqa: S101 - `_send` has connected
+        try:
+            return self._socket.recv(_READ_BYTES)
+        except TimeoutError as error:
+            raise self._lost("gave no answer in time") from error
+        except OSError as error:
+            raise self._lost("broke the connection") from error
+
+    def _head(self) -> tuple[int, dict[str, str]]:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            data = self._receive()
+            if not data:
+                raise self._lost("closed the connection")
+            head += data
+            if len(head) > _HEAD_LIMIT_BYTES:
+                raise ProtocolError("the daemon's answer has a head without an end")
+        head, _, self._unread = head.partition(b"\r\n\r\n")
+        status, *lines = head.decode("latin-1").split("\r\n")
+        words = status.split(" ", 2)
+        if not words[0].startswith("HTTP/1.") or not words[1:] or not words[1].isdecimal():
+            raise ProtocolError(f"the daemon's answer is not HTTP/1.1: {status[:64]!r}")
+        headers = (line.partition(":") for line in lines)
+        return int(words[1]), {name.lower(): value.strip() for name, _, value in headers}
+
+    def _content(self, headers: dict[str, str]) -> Iterator[bytes]:
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            decoder = ChunkedDecoder()
+            while not decoder.done:
+                data = self._receive()
+                if not data:
+                    raise self._lost("closed the connection")
+                yield decoder.feed(data)
+            return
+        length = headers.get("content-length", "")
+        if not length.isdecimal():
+            raise ProtocolError("the daemon's answer has no length")
+        left = int(length)
+        while left:
+            data = self._receive()
+            if not data:
+                raise self._lost("closed the connection")
+            part, self._unread = data[:left], data[left:]
+            left -= len(part)
+            yield part
+
+    def _lost(self, what: str) -> ConnectionLost:
+        return ConnectionLost(
+            f"the daemon at {self._path} {what}", hint="see its log: journalctl -u axernd"
+        )
+
+
+def _decoded(status: int, content: bytes) -> Json:
+    """Return the object in *content*, or raise what the daemon refused with."""
+    try:
+        answer = json.loads(content)
+    except ValueError as error:
+        raise ProtocolError(f"the daemon answered {status} without JSON") from error
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"the daemon answered {status} without a JSON object")
+    if status < 400:  # noqa: PLR2004 - RFC 9110: from here on it is an error
+        return answer
+    reason = answer.get("error")
+    if not isinstance(reason, dict) or not {"code", "message"} <= reason.keys():
+        raise ProtocolError(f"the daemon answered {status} and did not say why")
+    raise ApiError(status, reason)

@@ -1,0 +1,1 @@
+"""The command line: grammar here, what the commands do in `actions`; only this package prints."""

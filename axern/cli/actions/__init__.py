@@ -1,0 +1,1 @@
+"""What the commands do, apart from how they are spelled; nothing here imports typer."""

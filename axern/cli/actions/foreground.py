@@ -1,0 +1,255 @@
+"""A run in the foreground: its output becomes ours, its exit code too, and Ctrl-C cancels it.
+
+The connection may break at any time: the daemon keeps the output, and the stream goes on at the
+offset behind the last byte that was written here. A client that vanishes stops nothing; only the
+signals that ask for an end (SIGINT, SIGTERM) cancel, and they are sent from their handler, since
+the main path may be blocked on a slow reader of our output.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from axern.api.client import ApiError, ConnectionLost, Event
+from axern.cli.actions.request import query
+from axern.cli.output import STDERR, STDOUT, say, write
+from axern.errors import DaemonUnreachable, ProtocolError
+from ledger.errors import CODES, AxernError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from axern.cli.actions.where import Where
+
+Json = dict[str, Any]
+
+RECONNECT_S = 60.0
+"""How long a daemon may be away, as for a restart, before we give up."""
+OWN_FAILURE = 125
+"""Exit code for everything that is not the workload's doing, as with `docker run`."""
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 2.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDED_ITSELF = "process-exited"
+
+
+class Interrupted(Exception):
+    """The user asked twice for an end, and gets it at once."""
+
+
+class RunFailed(AxernError):
+    """The run ended without an exit code of its own; `exit_code` stands in for it."""
+
+    def __init__(self, run: Json) -> None:
+        diagnostic = run["diagnostic_code"]
+        super().__init__(run["message"] or f"the run ended {run['status']}")
+        code = str(diagnostic or "internal_error").replace("-", "_")
+        self.code = code if code in CODES else "internal_error"
+        self.exit_code = run["cli_exit_code"] or OWN_FAILURE
+        self.error = {
+            "code": self.code,
+            "diagnostic_code": diagnostic,
+            "retryable": False,
+            "message": self.message,
+            "hint": None,
+            "run_id": run["id"],
+            "exit_code": None,
+        }
+
+
+class Patience:
+    """Wait between attempts, ever longer, until `RECONNECT_S` have passed without a success."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._since: float | None = None
+        self._wait_s = _FIRST_WAIT_S
+
+    def succeed(self) -> None:
+        """Forget earlier failures."""
+        self._since, self._wait_s = None, _FIRST_WAIT_S
+
+    def wait(self, error: AxernError) -> None:
+        """Wait before the next attempt, or raise *error* when it has been tried long enough."""
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+            say(f"axern: {error.message}; trying again for {RECONNECT_S:.0f} s")
+        if now - self._since >= RECONNECT_S:
+            raise error
+        self._sleep(self._wait_s)
+        self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+
+
+class Pipe:
+    """Hand the output events of a stream on to our own descriptors, byte for byte.
+
+    `offset` is where a new stream must start; it moves only after the bytes were written.
+    """
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self.stdout_used = False
+
+    def take(self, event: Event) -> None:
+        """Write what *event* carries; other events than output are not for us."""
+        if event.name not in {"stdout", "stderr"}:
+            return
+        try:
+            data = binascii.a2b_base64(event.data, strict_mode=True)
+            offset = int(event.id)
+        except ValueError as error:
+            raise ProtocolError(f"the daemon sent output that can't be read: {error}") from error
+        if event.name == "stdout":
+            self.stdout_used = True
+            write(STDOUT, data)
+        else:
+            write(STDERR, data)
+        self.offset = offset
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM cancel the run; a second one kills it and raises.
+
+    `exit_code` is None until a signal has come.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self.exit_code: int | None = None
+        self._where = where
+        self._run_id: str | None = None
+        self._owed = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            # Who started us with a signal ignored, as a shell does with `&`, meant it.
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def watch(self, run_id: str) -> None:
+        """Cancel *run_id* from now on, at once if a signal came before the run had an id."""
+        self._run_id = run_id
+        self.settle()
+
+    def settle(self) -> None:
+        """Send the cancellation that no daemon has received yet, if there is one."""
+        if self._owed:
+            self._cancel(None)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        first = self.exit_code is None
+        self.exit_code = 128 + number
+        if first:
+            say("axern: cancelling the run; once more kills it and leaves at once")
+            self._cancel(None)
+            return
+        self._cancel(0)
+        if self._owed:
+            say("axern: the daemon could not be told to end the run; it may go on")
+        raise Interrupted
+
+    def _cancel(self, grace_ms: int | None) -> None:
+        self._owed = True
+        if self._run_id is None:
+            return
+        try:
+            with self._where.reach() as client:
+                client.request("DELETE", query(f"/v2/runs/{self._run_id}", grace_ms=grace_ms))
+        except DaemonUnreachable:
+            return  # `settle` tries again with the next connection
+        except AxernError as error:
+            say(f"axern: {error.message} [{error.code}]")
+        self._owed = False
+
+
+def submit(where: Where, body: Json) -> Json:
+    """Return the run that *body* asks for.
+
+    A request that may have arrived is repeated under its request id, so it never runs twice.
+
+    Raises:
+        DaemonUnreachable: Nobody was there from the start, or not for `RECONNECT_S` afterwards.
+        ApiError: Refused.
+    """
+    patience = Patience()
+    may_have_arrived = False
+    while True:
+        try:
+            with where.reach() as client:
+                run: Json = client.request("POST", "/v2/runs", body)["run"]
+                return run
+        except ConnectionLost as error:
+            may_have_arrived = True
+            patience.wait(error)
+        except DaemonUnreachable as error:
+            if not may_have_arrived:
+                raise
+            patience.wait(error)
+        except ApiError as error:
+            if not may_have_arrived or error.code != "busy":
+                raise
+            patience.wait(error)
+
+
+def follow(
+    where: Where, run_id: str, pipe: Pipe, before_connecting: Callable[[], None] = lambda: None
+) -> Json:
+    """Hand the run's output to *pipe* until the run ends, and return the run.
+
+    Args:
+        where: The daemon; it may be restarted meanwhile.
+        run_id: The run.
+        pipe: Takes the output, and knows where to go on.
+        before_connecting: Called before each connection.
+    Raises:
+        DaemonUnreachable: It has been away for longer than `RECONNECT_S`.
+        ApiError: The run is not known, for example.
+    """
+    patience = Patience()
+    while True:
+        target = query(f"/v2/runs/{run_id}/stream", **{"from": pipe.offset, "follow": "true"})
+        try:
+            before_connecting()
+            for event in where.client().events(target):
+                patience.succeed()
+                if event.name == "exit":
+                    ended: Json = json.loads(event.data)["run"]
+                    return ended
+                pipe.take(event)
+            patience.wait(ConnectionLost("the daemon ended the stream before the run's end"))
+        except DaemonUnreachable as error:
+            patience.wait(error)
+        except ApiError as error:
+            if error.code != "busy":
+                raise
+            patience.wait(error)
+
+
+def outcome(run: Json) -> int:
+    """Return the exit code that the ended *run* gives to its command.
+
+    Raises:
+        RunFailed: It has none of its own.
+    """
+    if run["exit_code"] is None:
+        raise RunFailed(run)
+    if run["diagnostic_code"] not in {None, _ENDED_ITSELF}:
+        say(f"axern: {run['message']} [{run['diagnostic_code']}]")
+    code = run["cli_exit_code"]
+    return int(run["exit_code"] if code is None else code)

@@ -1,0 +1,181 @@
+"""What `axern run` and its subcommands do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from axern.cli.actions.foreground import (
+    OWN_FAILURE,
+    Interrupted,
+    Interrupts,
+    Pipe,
+    RunFailed,
+    follow,
+    outcome,
+    submit,
+)
+from axern.cli.actions.request import RunOptions, checked_id, query, run_body
+from axern.cli.output import (
+    ABSENT,
+    SHORT_ID,
+    amounts,
+    put,
+    put_fields,
+    put_json,
+    put_ndjson,
+    put_table,
+    report,
+    say,
+)
+from ledger.errors import AxernError
+from ledger.units import parse_duration_ms
+
+if TYPE_CHECKING:
+    from axern.cli.actions.where import Where
+
+Json = dict[str, Any]
+
+
+def start(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> int:
+    """Run a command and return the exit code: the workload's, or 125 to 127, 130 and 143 for ours.
+
+    Once the workload has written to standard output that is its own, so that a later failure is
+    told on standard error only.
+    """
+    pipe = Pipe()
+    try:
+        body = run_body(options)
+        if detach:
+            _show_detached(submit(where, body), as_json=as_json)
+            return 0
+        with Interrupts(where) as interrupts:
+            return _foreground(where, body, pipe, interrupts)
+    except AxernError as error:
+        report(error, as_json=as_json and not pipe.stdout_used)
+        return error.exit_code if isinstance(error, RunFailed) else OWN_FAILURE
+
+
+def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) -> int:
+    try:
+        run = submit(where, body)
+        say(f"Run: {run['id']}")
+        _warn_unenforced(run)
+        interrupts.watch(run["id"])
+        ended = follow(where, run["id"], pipe, interrupts.settle)
+    except Interrupted:
+        return interrupts.exit_code or OWN_FAILURE
+    except AxernError as error:
+        if interrupts.exit_code is None:
+            raise
+        report(error, as_json=False)
+        return interrupts.exit_code
+    return outcome(ended) if interrupts.exit_code is None else interrupts.exit_code
+
+
+def _show_detached(run: Json, *, as_json: bool) -> None:
+    _warn_unenforced(run)
+    if as_json:
+        put_json({"run": run})
+    else:
+        put(run["id"])
+
+
+def _warn_unenforced(run: Json) -> None:
+    if run["enforced"] is False:
+        say("axern: the resources of this run are charged but not enforced on this node")
+
+
+def get(where: Where, run_id: str, *, as_json: bool) -> None:
+    """Show one run."""
+    with where.reach() as client:
+        answer = client.request("GET", f"/v2/runs/{checked_id(run_id)}")
+    if as_json:
+        put_json(answer)
+        return
+    run = answer["run"]
+    put_fields(
+        [
+            ("id", run["id"]),
+            ("namespace", run["namespace"]),
+            ("owner", f"uid {run['owner']['uid']}"),
+            ("status", run["status"]),
+            ("exit code", run["exit_code"]),
+            ("diagnostic", run["diagnostic_code"]),
+            ("message", run["message"]),
+            ("command", _words(run["command"])),
+            ("runtime class", run["runtime_class"]),
+            ("root file system", _root(run)),
+            ("requests", amounts(run["requests"])),
+            ("limits", amounts(run["limits"])),
+            ("enforced", run["enforced"]),
+            ("created", run["created_at"]),
+            ("started", run["started_at"]),
+            ("finished", run["finished_at"]),
+        ]
+    )
+
+
+def list_runs(where: Where, namespace: str | None, status: str | None, *, form: str) -> None:
+    """Show all runs that are still remembered; *form* is text, table, json or ndjson."""
+    with where.reach() as client:
+        answer = client.request("GET", query("/v2/runs", namespace=namespace, status=status))
+    if form == "json":
+        put_json(answer)
+    elif form == "ndjson":
+        put_ndjson(answer["runs"])
+    else:
+        header = ("ID", "NAMESPACE", "STATUS", "EXIT", "CREATED", "COMMAND")
+        put_table(
+            header,
+            [
+                (
+                    run["id"][:SHORT_ID],
+                    run["namespace"],
+                    run["status"],
+                    run["exit_code"],
+                    run["created_at"],
+                    _words(run["command"]),
+                )
+                for run in answer["runs"]
+            ],
+        )
+
+
+def cancel(where: Where, run_id: str, grace: str | None, *, as_json: bool) -> None:
+    """Ask for a run's end: TERM, and KILL after *grace*."""
+    grace_ms = None if grace is None else parse_duration_ms(grace, "--grace")
+    with where.reach() as client:
+        target = query(f"/v2/runs/{checked_id(run_id)}", grace_ms=grace_ms)
+        answer = client.request("DELETE", target)
+    if as_json:
+        put_json(answer)
+    else:
+        put(f"{answer['run']['id']} {answer['run']['status']}")
+
+
+def logs(where: Where, run_id: str, offset: int, *, following: bool) -> None:
+    """Write what a run has written so far, from *offset* on, or until it ends."""
+    word = checked_id(run_id)
+    pipe = Pipe(offset)
+    if not following:
+        target = query(f"/v2/runs/{word}/stream", **{"from": offset, "follow": "false"})
+        for event in where.reach().events(target):
+            pipe.take(event)
+        return
+    where.reach().close()
+    try:
+        follow(where, word, pipe)
+    except KeyboardInterrupt:
+        say(f"axern: to go on from here: axern run logs -f --from {pipe.offset} {word}")
+        raise
+
+
+def _words(command: list[str]) -> str:
+    import shlex
+
+    return shlex.join(command)
+
+
+def _root(run: Json) -> str:
+    source = run.get("rootfs") or run.get("template") or ABSENT
+    return f"{source} (read-only)" if run["rootfs_readonly"] else str(source)

@@ -1,0 +1,197 @@
+"""What the commands do that only show something: reservations, the node, templates, the version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from axern import __version__
+from axern.cli.actions import offline
+from axern.cli.actions.request import checked_id, query
+from axern.cli.output import (
+    SHORT_ID,
+    amount,
+    amounts,
+    put,
+    put_fields,
+    put_json,
+    put_ndjson,
+    put_table,
+)
+from axern.errors import DaemonUnreachable
+from ledger.resources import BY_NAME, DIMENSIONS
+
+if TYPE_CHECKING:
+    from axern.cli.actions.where import Where
+    from ledger.state import State
+
+Json = dict[str, Any]
+
+_AMOUNTS = (
+    "capacity",
+    "system_reserve",
+    "allocatable",
+    "effective_allocatable",
+    "committed",
+    "held",
+    "claimed",
+    "retiring",
+    "headroom",
+)
+
+
+def version(*, as_json: bool) -> None:
+    """Show the version of this program; the daemon is not asked."""
+    if as_json:
+        put_json({"version": __version__})
+    else:
+        put(f"axern {__version__}")
+
+
+def list_reservations(where: Where, namespace: str | None, phase: str | None, *, form: str) -> None:
+    """Show all reservations; *form* is text, table, json or ndjson."""
+    target = query("/v2/reservations", namespace=namespace, phase=phase)
+    answer = _ask(where, target, lambda state: offline.reservations(state, namespace, phase))
+    rows = answer["reservations"]
+    if form == "json":
+        put_json(answer)
+        return
+    offline.announce(answer)
+    if form == "ndjson":
+        put_ndjson(rows)
+        return
+    # A column of zeros tells nothing; on most hosts that is GPU memory.
+    shown = [dim for dim in DIMENSIONS if any(row["charged"][dim.name] for row in rows)]
+    header = ("ID", "NAMESPACE", "OWNER", "PHASE", "LIVENESS", *_headings(shown), "EXPIRES")
+    put_table(header, [_line(row, shown) for row in rows])
+
+
+def _headings(dimensions: list[Any]) -> list[str]:
+    return [dimension.label.upper() for dimension in dimensions]
+
+
+def _line(row: Json, shown: list[Any]) -> list[object]:
+    return [
+        row["id"][:SHORT_ID],
+        row["namespace"],
+        _owner(row["owner"]),
+        row["phase"],
+        row["liveness"],
+        *(amount(dimension, row["charged"][dimension.name]) for dimension in shown),
+        row["expires_at"],
+    ]
+
+
+def _owner(owner: Json) -> str:
+    name = f" {owner['name']}" if owner["name"] else ""
+    return f"{owner['kind']}{name} (uid {owner['uid']})"
+
+
+def inspect_reservation(where: Where, reservation_id: str, *, as_json: bool) -> None:
+    """Show one reservation."""
+    word = checked_id(reservation_id)
+    answer = _ask(where, f"/v2/reservations/{word}", lambda state: offline.reservation(state, word))
+    if as_json:
+        put_json(answer)
+        return
+    offline.announce(answer)
+    row = answer["reservation"]
+    put_fields(
+        [
+            ("id", row["id"]),
+            ("namespace", row["namespace"]),
+            ("owner", _owner(row["owner"])),
+            ("phase", row["phase"]),
+            ("liveness", row["liveness"]),
+            ("reason", row["reason"]),
+            ("requests", amounts(row["requests"])),
+            ("limits", amounts(row["limits"])),
+            ("charged", amounts(row["charged"])),
+            ("enforced", row["enforced"]),
+            ("runtime class", row["runtime_class"]),
+            ("lane", row["lane"]),
+            ("GPU device", row["gpu_device"]),
+            ("request id", row["request_id"]),
+            ("created", row["created_at"]),
+            ("last heartbeat", row["last_heartbeat_at"]),
+            ("expires", row["expires_at"]),
+        ]
+    )
+
+
+def node_capacity(where: Where, *, as_json: bool) -> None:
+    """Show what the node has in each dimension, and who holds how much of it."""
+    answer = _ask(where, "/v2/node", offline.node)
+    if as_json:
+        put_json(answer)
+        return
+    offline.announce(answer)
+    rows: list[list[object]] = []
+    for entry in answer["node"]["dimensions"]:
+        rows.append(_capacity_line(entry["label"], entry["name"], entry))
+        rows.extend(
+            _capacity_line(f"  {device['device']}", entry["name"], device)
+            for device in entry["devices"]
+        )
+    header = ("DIMENSION", *(name.replace("_", " ").upper() for name in _AMOUNTS))
+    put_table(header, rows)
+
+
+def _capacity_line(label: str, dimension: str, values: Json) -> list[object]:
+    return [label, *(amount(BY_NAME[dimension], values[name]) for name in _AMOUNTS)]
+
+
+def node_status(where: Where, *, as_json: bool) -> None:
+    """Show what the daemon is, and what this host can run and enforce."""
+    with where.reach() as client:
+        answer = client.request("GET", "/v2/node")
+    if as_json:
+        put_json(answer)
+        return
+    node = answer["node"]
+    put_fields(
+        [
+            ("node", node["node_id"]),
+            ("daemon", node["version"]),
+            ("generation", node["generation"]),
+            ("boot id", node["boot_id"]),
+            ("limits", node["cgroup_enforcement"]),
+            ("reservations", node["entries"]),
+        ]
+    )
+    if node["runtimes"]:
+        put("")
+        put_table(
+            ("RUNTIME", "VERSION", "PATH"),
+            [(entry["name"], entry["version"], entry["path"]) for entry in node["runtimes"]],
+        )
+    if node["capabilities"]:
+        put("")
+        put_table(
+            ("CAPABILITY", "STATUS", "MESSAGE"),
+            [(entry["key"], entry["status"], entry["message"]) for entry in node["capabilities"]],
+        )
+
+
+def list_templates(where: Where, *, form: str) -> None:
+    """Show the root file systems that a run may name."""
+    with where.reach() as client:
+        answer = client.request("GET", "/v2/templates")
+    if form == "json":
+        put_json(answer)
+    elif form == "ndjson":
+        put_ndjson(answer["templates"])
+    else:
+        rows = [
+            (entry["name"], entry["path"], entry["runtime_note"]) for entry in answer["templates"]
+        ]
+        put_table(("NAME", "PATH", "NOTE"), rows)
+
+
+def _ask(where: Where, target: str, from_files: Callable[[State], Json]) -> Json:
+    """Return the daemon's answer to *target*, or what the ledger's files say if it is down."""
+    try:
+        with where.reach() as client:
+            return client.request("GET", target)
+    except DaemonUnreachable as error:
+        return from_files(offline.read(where, error))

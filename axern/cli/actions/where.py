@@ -1,0 +1,44 @@
+"""Where the daemon and its files are, as the global options and the configuration say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from axern.api.client import Client
+    from axern.config import Locations
+
+
+@dataclass(slots=True)
+class Where:
+    """The global options; `config` is the path of the configuration, `socket` overrides its key."""
+
+    config: str | None = None
+    socket: str | None = None
+
+    def client(self) -> Client:
+        """Return a client of the daemon, not connected yet."""
+        from axern.api.client import Client
+
+        return Client(self.socket or self._located().socket)
+
+    def reach(self) -> Client:
+        """Return a client of a daemon that has just answered.
+
+        Raises:
+            DaemonUnreachable: No socket, nobody behind it, or no answer within two seconds.
+        """
+        client = self.client()
+        client.health()
+        return client
+
+    @property
+    def ledger_dir(self) -> str:
+        """Return the ledger's folder."""
+        return self._located().ledger_dir
+
+    def _located(self) -> Locations:
+        from axern.config import locate
+
+        return locate(self.config)

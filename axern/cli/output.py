@@ -1,0 +1,208 @@
+"""What goes out: data on standard output, talk on standard error, written straight to them.
+
+Everything passes `write`, so that nothing is buffered, bytes stay bytes, and a signal handler may
+speak at any moment. Text that a user chose is shown, never obeyed: no markup, no control codes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ledger.errors import CODES, AxernError
+from ledger.resources import BY_NAME
+from ledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from ledger.resources import Dimension
+
+STDOUT = 1
+STDERR = 2
+ABSENT = "-"
+"""What a table shows for null."""
+SHORT_ID = 12
+
+_REFUSALS = (3, 4)
+"""Exit codes of a decision by admission, as opposed to a failure."""
+_EXACT_WIDTH = 9
+"""Longest exact amount that a table shows; a longer one is cut to two decimals."""
+
+
+class OutputClosed(Exception):
+    """Nobody reads standard output any more, as after `| head`: no reason to say anything."""
+
+
+class OutputFailed(AxernError):
+    """Standard output could not be written, for example because a disk is full."""
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of *data*; wait where the other end is slow.
+
+    Raises:
+        OutputClosed: The other end is closed.
+        OutputFailed: The kernel says why not.
+    """
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            # Another process made the shared terminal or pipe non-blocking.
+            from select import select
+
+            select([], [descriptor], [])
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+        except OSError as error:
+            raise OutputFailed(f"the output could not be written: {error.strerror}") from error
+
+
+def put(text: str) -> None:
+    """Write *text* and a line end to standard output."""
+    write(STDOUT, f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def say(text: str) -> None:
+    """Tell a person *text*, on standard error; silence where nobody listens is no failure."""
+    import contextlib
+
+    with contextlib.suppress(OutputClosed, OutputFailed):
+        write(STDERR, f"{visible(text)}\n".encode("utf-8", "backslashreplace"))
+
+
+def visible(text: str) -> str:
+    """Return *text* with whatever is not printable spelled out, as Python escapes it."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def put_json(value: object) -> None:
+    """Write *value* as one JSON document; ASCII, so that no terminal can be driven by it."""
+    import json
+
+    put(json.dumps(value, indent=2))
+
+
+def put_ndjson(rows: Iterable[object]) -> None:
+    """Write one JSON document a line."""
+    import json
+
+    lines = [json.dumps(row, separators=(",", ":")) for row in rows]
+    if lines:
+        put("\n".join(lines))
+
+
+def amount(dimension: Dimension, value: int | None) -> str:
+    """Return *value* as a table shows it: exact where that is short, else rounded down."""
+    if value is None:
+        return ABSENT
+    text = dimension.format(value)
+    if len(text) <= _EXACT_WIDTH or dimension.format is not format_bytes:
+        return text
+    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
+        if value >= factor:
+            hundredths = value * 100 // factor
+            return f"{hundredths // 100}.{hundredths % 100:02}{unit}"
+    return text
+
+
+def amounts(values: Mapping[str, int | None]) -> str:
+    """Return the amounts of a JSON object on one line: `CPU 500m, memory 4GiB`."""
+    shown = (
+        f"{BY_NAME[name].label} {amount(BY_NAME[name], value)}"
+        for name, value in values.items()
+        if name in BY_NAME and value
+    )
+    return ", ".join(shown) or "none"
+
+
+def put_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Write one `name: value` line each, the values in one column."""
+    pairs = [(name, cell(value)) for name, value in fields]
+    width = max(len(name) for name, _ in pairs) + 1
+    put("\n".join(f"{name + ':':<{width}} {value}" for name, value in pairs))
+
+
+def cell(value: object) -> str:
+    """Return what a table shows for the JSON value *value*."""
+    if value is None or value == "":
+        return ABSENT
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return visible(str(value))
+
+
+def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write a table: fitted to a terminal for people, in plain columns for a pipe."""
+    shown = [[cell(value) for value in row] for row in rows]
+    if os.isatty(STDOUT):
+        _put_for_people(header, shown)
+        return
+    lines = [list(header), *shown]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    padded = (
+        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+    put("\n".join(line.rstrip() for line in padded))
+
+
+def _put_for_people(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    import io
+    import shutil
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
+    for name in header:
+        # Folding loses nothing, whatever the width: a cut id would be of no use.
+        table.add_column(Text(name, style="none" if plain else "bold"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(value) for value in row))
+    page = io.StringIO()
+    width = shutil.get_terminal_size().columns
+    Console(file=page, width=width, force_terminal=not plain, highlight=False).print(table)
+    put("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
+
+
+def describe(error: AxernError) -> dict[str, Any]:
+    """Return *error* as the structure that every answer of Axern uses for one."""
+    known = getattr(error, "error", None)
+    if isinstance(known, dict):
+        return known
+    row = CODES.get(error.code)
+    return {
+        "code": error.code,
+        "retryable": row.retryable if row else False,
+        "message": error.message,
+        "hint": error.hint,
+    }
+
+
+def exit_code(error: AxernError) -> int:
+    """Return what a command ends with because of *error*; a code we do not know yet is a 1."""
+    row = CODES.get(error.code)
+    return row.exit_code if row else 1
+
+
+def complain(error: AxernError) -> None:
+    """Tell a person about *error*: the rule with its numbers, the code, and what to do next."""
+    refused = "refused: " if exit_code(error) in _REFUSALS else ""
+    say(f"axern: {refused}{error.message} [{error.code}]")
+    if error.hint:
+        say(f"  hint: {error.hint}")
+
+
+def report(error: AxernError, *, as_json: bool) -> None:
+    """Tell about *error*: a person on standard error, and a program where its answer would be."""
+    complain(error)
+    if as_json:
+        put_json({"error": describe(error)})
