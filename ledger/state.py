@@ -12,7 +12,7 @@ Accounts: `capacity` (the source, negative: all that the node can promise), `sys
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ledger import tables
 from ledger.errors import NotFound
@@ -21,7 +21,7 @@ from ledger.resources import by_pool, gpu_pool
 from ledger.tables import Claim, Namespace, Node, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ledger.clock import Now
     from ledger.facts import Facts
@@ -53,8 +53,7 @@ class Put:
     row: Row | None
 
 
-@dataclass(frozen=True, slots=True)
-class Posting:
+class Posting(NamedTuple):
     """Add `amount` (of either sign) to `pool` of `account`."""
 
     account: str
@@ -115,11 +114,35 @@ class State:
         self._lanes.update(fork._lanes)
         self.clock, self.generation = fork.clock, fork.generation
 
+    @classmethod
+    def load(
+        cls,
+        clock: Now,
+        generation: int,
+        rows: Mapping[str, Mapping[str, Row]],
+        balances: Mapping[tuple[str, str], int],
+    ) -> State:
+        """Return the state that has *rows* (by table, then key) and *balances*."""
+        state = cls(clock, generation)
+        for table, content in rows.items():
+            state._tables[table] = dict(content)
+        for reservation in state.reservations():
+            state._index(reservation, 1)
+        state._balances = dict(balances)
+        return state
+
     def copy(self) -> State:
         """Return an independent state with the rows of this one, which must have no base."""
         other = State(self.clock, self.generation)
-        other.merge(self)
+        other._tables = {name: dict(rows) for name, rows in self._tables.items()}
+        other._balances = dict(self._balances)
+        other._counts = dict(self._counts)
+        other._lanes = dict(self._lanes)
         return other
+
+    def all_rows(self) -> Mapping[str, Mapping[str, Row]]:
+        """Return the rows by table, then key, of a state without a base."""
+        return cast("Mapping[str, Mapping[str, Row]]", self._tables)
 
     def row(self, table: str, key: str) -> Row | None:
         """Return the row `key` of *table*, or None."""
@@ -141,13 +164,17 @@ class State:
         Raises:
             NotFound: No such entry.
         """
-        row = self.row(tables.RESERVATIONS, reservation_id)
-        if row is None:
+        reservation = self.find_reservation(reservation_id)
+        if reservation is None:
             raise NotFound(
                 f"no reservation has the id {reservation_id}",
                 hint="list them with: axern reservations",
             )
-        return cast("Reservation", row)
+        return reservation
+
+    def find_reservation(self, reservation_id: str) -> Reservation | None:
+        """Return the reservation *reservation_id*, or None."""
+        return cast("Reservation | None", self.row(tables.RESERVATIONS, reservation_id))
 
     def reservations(self) -> Iterator[Reservation]:
         """Yield every reservation, in the order in which they were made."""

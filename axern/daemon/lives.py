@@ -63,6 +63,11 @@ class Life:
     grace_ms: int = 0
     task: asyncio.Task[None] | None = None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether somebody has asked it to end."""
+        return self.stop_reason is not None
+
 
 class Lives:
     """All sandboxes that are not released yet, each with its coroutine."""
@@ -168,14 +173,14 @@ class Lives:
         """Make and start the sandbox; return how it failed, or None when it runs."""
         if self._closing:
             await self._rest(life)
-        if life.stop_reason is not None:
+        if life.is_stopping:
             return _stopped(life)
         reservation = await self._commit(partial(transitions.start, reservation_id=spec.id))
         failpoint("launch.starting")
         try:
             sandbox = launcher.sandbox_spec(spec, reservation)
             created = await self._in_pool(launcher.create, sandbox, self._layout, self._settings)
-            if life.stop_reason is not None:
+            if life.is_stopping:
                 return _stopped(life)
             await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
         except AxernError as error:

@@ -1,0 +1,214 @@
+"""The routes of the API: from a request to a use case, and from an error to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import axern
+from axern.api import schema
+from axern.api.protocol import Response
+from axern.api.server import Request, StreamResponse
+from axern.api.views import refusal_view
+from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
+from ledger.units import MAX_INTEGER
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from axern.daemon.service import Service
+
+Parameters = dict[str, str]
+Answer = Response | StreamResponse
+Action = Callable[[Request, Parameters], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method and path; a part in braces is a parameter."""
+
+    method: str
+    path: str
+    summary: str
+    action: Action
+    body: type[BaseModel] | None = None
+
+    def match(self, method: str, path: str) -> Parameters | None:
+        """Return the parameters if this route answers *method* and *path*, else None."""
+        mine, theirs = self.path.split("/"), path.split("/")
+        if method != self.method or len(mine) != len(theirs):
+            return None
+        pairs = list(zip(mine, theirs, strict=True))
+        if any(part != given for part, given in pairs if not part.startswith("{")):
+            return None
+        return {part[1:-1]: given for part, given in pairs if part.startswith("{")}
+
+
+class Handlers:
+    """Everything that the API answers."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._routes = (
+            Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
+            Route("GET", "/v2/runs", "list the runs", self._list_runs),
+            Route("GET", "/v2/runs/{id}", "show one run", self._get_run),
+            Route("DELETE", "/v2/runs/{id}", "cancel a run", self._cancel_run),
+            Route("GET", "/v2/runs/{id}/stream", "follow start, output and exit", self._stream),
+            Route(
+                "POST",
+                "/v2/reservations",
+                "hold resources without a sandbox",
+                self._reserve,
+                schema.ReserveRequest,
+            ),
+            Route("GET", "/v2/reservations", "list the reservations", self._list_reservations),
+            Route("GET", "/v2/reservations/{id}", "show one reservation", self._get_reservation),
+            Route("DELETE", "/v2/reservations/{id}", "release a lease", self._release),
+            Route(
+                "POST",
+                "/v2/reservations/{id}/heartbeat",
+                "say that a lease's owner is alive",
+                self._heartbeat,
+                schema.HeartbeatRequest,
+            ),
+            Route("GET", "/v2/node", "show capacity and capabilities", self._node),
+            Route("GET", "/v2/templates", "list the templates", self._templates),
+            Route("GET", "/v2/health", "answer", self._health),
+            Route("GET", "/v2/openapi.json", "show this document", self._openapi),
+        )
+
+    async def __call__(self, request: Request) -> Answer:
+        """Answer *request*; raises AxernError for what can't be done."""
+        for route in self._routes:
+            parameters = route.match(request.method, request.path)
+            if parameters is not None:
+                return await route.action(request, parameters)
+        known = [route.method for route in self._routes if route.match(route.method, request.path)]
+        if known:
+            raise InvalidArgument(
+                f"{request.path} does not take {request.method}, but {', '.join(known)}"
+            )
+        raise NotFound(
+            f"there is no {request.path}", hint="GET /v2/openapi.json lists what there is"
+        )
+
+    async def _run(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.RunRequest, request.json())
+        return _json(201, {"run": await self._service.run(body, request.peer)})
+
+    async def _list_runs(self, request: Request, _: Parameters) -> Answer:
+        query = _query(request, "namespace", "status")
+        runs = self._service.list_runs(query.get("namespace"), query.get("status"))
+        return _json(200, {"runs": runs, "generation": self._service.generation})
+
+    async def _get_run(self, _: Request, parameters: Parameters) -> Answer:
+        found = self._service.resolve_id(parameters["id"])
+        return _json(200, {"run": self._service.run_view(found)})
+
+    async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
+        query = _query(request, "grace_ms")
+        grace_ms = _integer(query, "grace_ms")
+        run = self._service.cancel(parameters["id"], grace_ms, request.peer)
+        return _json(202, {"run": run})
+
+    async def _stream(self, request: Request, parameters: Parameters) -> Answer:
+        query = _query(request, "from", "follow")
+        follow = query.get("follow", "true")
+        if follow not in ("true", "false"):
+            raise InvalidArgument(f"follow: {follow!r} is neither true nor false")
+        offset = _integer(query, "from")
+        if offset is None:
+            last = {"from": request.headers.get("last-event-id", "0")}
+            offset = _integer(last, "from") or 0
+        return StreamResponse(self._service.stream(parameters["id"], offset, wait=follow == "true"))
+
+    async def _reserve(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.ReserveRequest, request.json())
+        return _json(201, await self._service.reserve(body, request.peer))
+
+    async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
+        query = _query(request, "namespace", "phase")
+        found = self._service.reservations(query.get("namespace"), query.get("phase"))
+        return _json(
+            200,
+            {
+                "reservations": found,
+                "generation": self._service.generation,
+                "source": "daemon",
+            },
+        )
+
+    async def _get_reservation(self, _: Request, parameters: Parameters) -> Answer:
+        return _json(200, {"reservation": self._service.reservation(parameters["id"])})
+
+    async def _release(self, request: Request, parameters: Parameters) -> Answer:
+        return _json(200, await self._service.release(parameters["id"], request.peer))
+
+    async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
+        body = schema.parse(schema.HeartbeatRequest, request.json())
+        return _json(200, await self._service.heartbeat(parameters["id"], body))
+
+    async def _node(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, {"node": self._service.node(), "source": "daemon"})
+
+    async def _templates(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, {"templates": self._service.templates()})
+
+    async def _health(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, self._service.health())
+
+    async def _openapi(self, _: Request, __: Parameters) -> Answer:
+        routes = [(r.method, r.path, r.summary, r.body) for r in self._routes]
+        return _json(200, schema.openapi(axern.__version__, routes))
+
+
+def error_response(error: AxernError, request_id: str) -> Response:
+    """Return the answer for *error*: problem+json with the one error structure inside."""
+    row = CODES[error.code]
+    status = row.http_status or 500
+    if isinstance(error, AdmissionRefused):
+        structure = refusal_view(error.refusal)
+    else:
+        structure = {
+            "code": error.code,
+            "retryable": row.retryable,
+            "message": error.message,
+            "hint": error.hint,
+        }
+    problem = {
+        "type": f"urn:axern:error:{error.code}",
+        "title": structure.get("admission_summary") or error.code.replace("_", " "),
+        "status": status,
+        "detail": error.message,
+        "request_id": request_id,
+        "error": structure,
+    }
+    retry_after_s = structure.get("retry_after_s")
+    headers = (("retry-after", str(retry_after_s)),) if retry_after_s else ()
+    return Response(status, msgspec.json.encode(problem), "application/problem+json", headers)
+
+
+def _json(status: int, value: dict[str, Any]) -> Response:
+    return Response(status, msgspec.json.encode(value))
+
+
+def _query(request: Request, *known: str) -> dict[str, str]:
+    for name in request.query:
+        if name not in known:
+            raise InvalidArgument(
+                f"unknown query parameter {name!r}; known are {', '.join(known) or 'none'}"
+            )
+    return dict(request.query)
+
+
+def _integer(query: dict[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text[:17]) > MAX_INTEGER or len(text) > 16:  # noqa: PLR2004 - digits of 2**53
+        raise InvalidArgument(f"{name}: {text[:20]!r} is not a whole number of at most 2^53 - 1")
+    return int(text)

@@ -1,0 +1,231 @@
+"""`axernd`: wire the parts together, take over what is there, serve, and leave in good order."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import grp
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import axern
+from axern import config
+from axern.api import server
+from axern.daemon.handlers import Handlers, error_response
+from axern.daemon.lives import Lives
+from axern.daemon.observer import Observer, read_now
+from axern.daemon.reconcile import Reconciler
+from axern.daemon.runs import RunStore
+from axern.daemon.service import Service
+from axern.daemon.watcher import FolderWatcher
+from axern.errors import HostError
+from axern.host.cgroup import find_hierarchies
+from axern.runtime import template
+from axern.runtime.layout import Layout
+from ledger.committer import Committer
+from ledger.errors import AxernError, InvalidArgument, LedgerBusy, LedgerCorrupt, LedgerTooNew
+from ledger.heartbeats import Heartbeats
+from ledger.store import Ledger
+from ledger.tables import BEATS, Beat
+
+if TYPE_CHECKING:
+    from axern.settings import Settings
+
+EXIT_FAILED = 1
+EXIT_DAMAGED = 7
+EXIT_BUSY = 75
+EXIT_CONFIG = 78
+"""75 and 78 are sysexits.h's EX_TEMPFAIL and EX_CONFIG: a restart would meet the same."""
+
+_REST_TIMEOUT_S = 30.0
+_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+_log = logging.getLogger("axernd")
+
+
+def main() -> None:
+    """Run the daemon until SIGTERM or SIGINT; sandboxes stay."""
+    parser = argparse.ArgumentParser(
+        prog="axernd",
+        description="the Axern daemon: admits, launches, watches and buries sandboxes",
+        epilog="Example: axernd --config /etc/axern/axern.toml",
+    )
+    parser.add_argument("--config", metavar="PATH", help=f"default {config.DEFAULT_PATH}")
+    parser.add_argument("--verbose", action="store_true", help="log every tick")
+    parser.add_argument("--version", action="version", version=f"axernd {axern.__version__}")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
+        format="%(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    sys.exit(_guarded(arguments.config))
+
+
+def _guarded(config_path: str | None) -> int:
+    try:
+        settings = config.load(config_path)
+        return asyncio.run(_serve(settings))
+    except AxernError as error:
+        _log.error("%s%s", error, f" ({error.hint})" if error.hint else "")
+        if isinstance(error, InvalidArgument):
+            return EXIT_CONFIG
+        if isinstance(error, LedgerBusy):
+            return EXIT_BUSY
+        return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
+
+
+def layout_of(settings: Settings) -> Layout:
+    """Return where everything is, with the programs searched for where none is configured."""
+    hierarchies = find_hierarchies()
+    cgroup_root = settings.cgroup_root or "axern"
+    return Layout(
+        state_dir=settings.state_dir,
+        run_dir=settings.run_dir,
+        filestore=f"{settings.state_dir}/filestore",
+        templates=f"{settings.state_dir}/templates",
+        cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
+        hierarchies=hierarchies,
+        runc=_program("runc", settings.runc),
+        runsc=_program("runsc", settings.runsc),
+        conmon=_program("conmon", settings.conmon),
+    )
+
+
+def _program(name: str, configured: str) -> str:
+    candidates = (f"{folder}/{name}" for folder in _PROGRAM_FOLDERS)
+    found = next((path for path in candidates if os.access(path, os.X_OK)), f"/usr/bin/{name}")
+    return configured or found
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What runs while the daemon does."""
+
+    service: Service
+    reconciler: Reconciler
+    lives: Lives
+    committer: Committer
+
+
+async def _serve(settings: Settings) -> int:
+    layout = layout_of(settings)
+    ledger = Ledger.open(
+        settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(ledger.close)
+        layout.prepare()
+        with contextlib.suppress(HostError):
+            await asyncio.to_thread(_make_template, layout)
+        committer = Committer(ledger, read_now)
+        stack.push_async_callback(committer.close)
+        watcher = FolderWatcher(asyncio.get_running_loop())
+        stack.callback(watcher.close)
+        parts = _wire(settings, layout, ledger, committer, watcher)
+        stack.callback(watcher.watch(layout.exits, parts.lives.wake))
+        await parts.reconciler.tick()
+        adopted = parts.reconciler.adopt()
+        _log.info(
+            "node %s at generation %s, %s sandboxes taken over, %s",
+            ledger.node_id,
+            ledger.generation,
+            adopted,
+            settings.cgroup_enforcement,
+        )
+        return await _until_stopped(settings, parts)
+
+
+def _make_template(layout: Layout) -> None:
+    try:
+        template.make_busybox(layout.templates)
+    except AxernError as error:
+        _log.warning("template busybox: %s%s", error, f" ({error.hint})" if error.hint else "")
+
+
+def _wire(
+    settings: Settings,
+    layout: Layout,
+    ledger: Ledger,
+    committer: Committer,
+    watcher: FolderWatcher,
+) -> _Parts:
+    runs = RunStore(layout.runs)
+    lives = Lives(committer, layout, runs, settings, read_now)
+    observer = Observer(settings, layout)
+    persisted = {
+        key: row.monotonic_ms for key, row in ledger.state.rows(BEATS) if isinstance(row, Beat)
+    }
+    heartbeats = Heartbeats(persisted)
+    service = Service(
+        settings=settings,
+        layout=layout,
+        committer=committer,
+        runs=runs,
+        lives=lives,
+        observer=observer,
+        heartbeats=heartbeats,
+        watcher=watcher,
+        clock=read_now,
+        node_id=ledger.node_id,
+    )
+    reconciler = Reconciler(
+        settings=settings,
+        committer=committer,
+        observer=observer,
+        lives=lives,
+        runs=runs,
+        heartbeats=heartbeats,
+        policy=service.liveness_policy,
+        clock=read_now,
+    )
+    return _Parts(service, reconciler, lives, committer)
+
+
+async def _until_stopped(settings: Settings, parts: _Parts) -> int:
+    loop = asyncio.get_running_loop()
+    closing = parts.service.closing
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, closing.set)
+    listener = server.listen(settings.socket_path, _group_id(settings.socket_group))
+    serving = server.build(Handlers(parts.service), error_response)
+    tasks = {
+        asyncio.create_task(serving.serve(sockets=[listener]), name="server"),
+        asyncio.create_task(parts.reconciler.loop(closing), name="loop"),
+        asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
+    }
+    _log.info("serving on %s", settings.socket_path)
+    stop = asyncio.create_task(closing.wait(), name="signal")
+    done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
+    closing.set()
+    _log.info("stopping; sandboxes go on")
+    serving.should_exit = True
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(settings.socket_path)
+    await parts.lives.close(_REST_TIMEOUT_S)
+    for task in tasks:
+        if task.get_name() == "bug in a life":
+            task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, Exception)]
+    for failure in failures:
+        _log.error("stopped by a failure", exc_info=failure)
+    return EXIT_FAILED if failures or stop not in done else 0
+
+
+def _group_id(name: str) -> int | None:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The loop: observe the host, plan what the ledger asks for, apply it; and again.
+
+Planning is pure (`ledger.reclaim`). A gap in the loop's own ticks, by a suspend or a stopped
+daemon, gives every owner a whole stale window: it had no chance to be heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from axern.daemon.lives import EXPIRED
+from axern.errors import HostError
+from axern.host import process
+from ledger import reclaim, transitions
+from ledger.errors import NotFound, StateConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from axern.daemon.lives import Lives
+    from axern.daemon.observer import Observer
+    from axern.daemon.runs import RunStore
+    from axern.settings import Settings
+    from ledger.clock import Now
+    from ledger.committer import Committer
+    from ledger.heartbeats import Heartbeats
+    from ledger.reservation import LivenessPolicy
+
+_PRUNE_EVERY_MS = 3_600_000
+_log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Makes host and ledger agree, tick by tick."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        committer: Committer,
+        observer: Observer,
+        lives: Lives,
+        runs: RunStore,
+        heartbeats: Heartbeats,
+        policy: LivenessPolicy,
+        clock: Callable[[], Now],
+    ) -> None:
+        self._settings = settings
+        self._committer = committer
+        self._observer = observer
+        self._lives = lives
+        self._runs = runs
+        self._heartbeats = heartbeats
+        self._policy = policy
+        self._clock = clock
+        now = clock()
+        self._last = now
+        self._grace_until_ms = now.monotonic_ms + policy.stale_after_ms
+        self._planned_at_ms: int | None = None
+        self._pruned_at_ms: int | None = None
+
+    async def loop(self, closing: asyncio.Event) -> None:
+        """Tick until *closing* is set; a host that can't be read is logged and tried again."""
+        while not closing.is_set():
+            try:
+                await self.tick()
+            except HostError as error:
+                _log.warning("observation failed: %s", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(closing.wait(), self._settings.facts_every_ms / 1000)
+
+    async def tick(self) -> None:
+        """Observe; when a tick's time has come, plan and apply."""
+        now = self._clock()
+        self._notice_gap(now)
+        facts, node = self._observer.observe()
+        await self._committer.submit(partial(transitions.observe_node, node=node))
+        last_ms = self._planned_at_ms
+        if last_ms is None or now.monotonic_ms - last_ms >= self._settings.tick_ms:
+            self._planned_at_ms = now.monotonic_ms
+            self._hear_sandboxes(now)
+            await self._persist_beats(now)
+            await self._apply(now)
+            await self._prune(now)
+        _log.debug("tick %s", facts.sequence)
+
+    def adopt(self) -> int:
+        """Let every sandbox of the ledger live on and return how many there are.
+
+        Run folders that no entry and no exit record speak for were never admitted: they go.
+        """
+        state = self._committer.state
+        adopted = [row.id for row in state.reservations() if row.is_sandbox]
+        for reservation_id in adopted:
+            self._lives.begin(reservation_id)
+        for run_id in list(self._runs.ids()):
+            if state.find_reservation(run_id) is None and self._runs.exit(run_id) is None:
+                self._runs.discard(run_id)
+        return len(adopted)
+
+    def _notice_gap(self, now: Now) -> None:
+        slept_ms = now.boottime_ms - self._last.boottime_ms
+        if slept_ms > self._settings.facts_every_ms + self._settings.tick_ms:
+            _log.warning("no tick for %s ms: silence is forgiven for one window", slept_ms)
+            self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
+        self._last = now
+
+    def _hear_sandboxes(self, now: Now) -> None:
+        """Beat for every sandbox that is watched: the daemon's own eyes are the heartbeat."""
+        for life in self._lives.all():
+            if life.resting.is_set():
+                self._heartbeats.beat(life.reservation_id, now)
+
+    async def _persist_beats(self, now: Now) -> None:
+        due = self._heartbeats.take_due(now)
+        if due:
+            await self._committer.submit(partial(transitions.persist_beats, beats=due))
+
+    async def _apply(self, now: Now) -> None:
+        state = self._committer.state
+        beats = self._heartbeats.beats
+        for action in reclaim.plan(state, beats, now, self._policy, self._grace_until_ms):
+            with contextlib.suppress(NotFound, StateConflict):
+                await self._do(action, now)
+
+    async def _do(self, action: reclaim.Action, now: Now) -> None:
+        match action:
+            case reclaim.Look():
+                await self._look(action, now)
+            case reclaim.Stop():
+                _log.info("sandbox %s: %s", action.reservation_id, action.reason)
+                grace_ms = self._settings.stop_grace_ms
+                self._lives.stop(action.reservation_id, EXPIRED, "daemon", grace_ms)
+            case reclaim.EndLease():
+                await self._end_lease(action.reservation_id, f"lease {action.reason}")
+            case reclaim.ForgetRequests():
+                await self._committer.submit(partial(transitions.forget_requests, keys=action.keys))
+
+    async def _look(self, action: reclaim.Look, now: Now) -> None:
+        """Find out what became of a silent owner: dead ends its lease, alive is a beat."""
+        row = self._committer.state.reservation(action.reservation_id)
+        if row.is_sandbox:
+            self._lives.begin(row.id)
+        elif row.owner_process is None:
+            _log.info("lease %s: stale, its owner is unknown; charged till its deadline", row.id)
+        elif process.is_alive(row.owner_process):
+            self._heartbeats.beat(row.id, now)
+        else:
+            pid = row.owner_process.pid
+            await self._end_lease(row.id, f"its owner, process {pid}, is gone")
+
+    async def _end_lease(self, reservation_id: str, evidence: str) -> None:
+        _log.info("lease %s: ended: %s", reservation_id, evidence)
+        operation = partial(transitions.release, reservation_id=reservation_id, evidence=evidence)
+        await self._committer.submit(operation)
+        self._heartbeats.forget(reservation_id)
+
+    async def _prune(self, now: Now) -> None:
+        last_ms = self._pruned_at_ms
+        if last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS:
+            self._pruned_at_ms = now.monotonic_ms
+            await asyncio.to_thread(self._runs.prune, self._settings.runs_kept_ms, now.wall_ms)
