@@ -13,13 +13,16 @@ from axern.api import schema
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
+from axern.daemon.lease_service import LeaseService
+from axern.daemon.run_service import RunService
+from axern.daemon.service import Service
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from axern.daemon.service import Service
+    from axern.daemon.parts import Parts
 
 Parameters = dict[str, str]
 Answer = Response | StreamResponse
@@ -50,8 +53,11 @@ class Route:
 class Handlers:
     """Everything that the API answers."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._runs = RunService(parts)
+        self._leases = LeaseService(parts)
+        self._service = Service(parts)
         self._routes = (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
             Route("GET", "/v2/runs", "list the runs", self._list_runs),
@@ -98,21 +104,21 @@ class Handlers:
 
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())
-        return _json(201, {"run": await self._service.run(body, request.peer)})
+        return _json(201, {"run": await self._runs.run(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
         query = _query(request, "namespace", "status")
-        runs = self._service.list_runs(query.get("namespace"), query.get("status"))
+        runs = self._runs.list(query.get("namespace"), query.get("status"))
         return _json(200, {"runs": runs, "generation": self._service.generation})
 
     async def _get_run(self, _: Request, parameters: Parameters) -> Answer:
-        found = self._service.resolve_id(parameters["id"])
-        return _json(200, {"run": self._service.run_view(found)})
+        found = self._parts.resolve_id(parameters["id"])
+        return _json(200, {"run": self._runs.view(found)})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")
         grace_ms = _integer(query, "grace_ms")
-        run = self._service.cancel(parameters["id"], grace_ms, request.peer)
+        run = self._runs.cancel(parameters["id"], grace_ms, request.peer)
         return _json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:
@@ -124,11 +130,11 @@ class Handlers:
         if offset is None:
             last = {"from": request.headers.get("last-event-id", "0")}
             offset = _integer(last, "from") or 0
-        return StreamResponse(self._service.stream(parameters["id"], offset, wait=follow == "true"))
+        return StreamResponse(self._runs.stream(parameters["id"], offset, wait=follow == "true"))
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ReserveRequest, request.json())
-        return _json(201, await self._service.reserve(body, request.peer))
+        return _json(201, await self._leases.reserve(body, request.peer))
 
     async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
         query = _query(request, "namespace", "phase")
@@ -146,11 +152,11 @@ class Handlers:
         return _json(200, {"reservation": self._service.reservation(parameters["id"])})
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
-        return _json(200, await self._service.release(parameters["id"], request.peer))
+        return _json(200, await self._leases.release(parameters["id"], request.peer))
 
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())
-        return _json(200, await self._service.heartbeat(parameters["id"], body))
+        return _json(200, await self._leases.heartbeat(parameters["id"], body))
 
     async def _node(self, _: Request, __: Parameters) -> Answer:
         return _json(200, {"node": self._service.node(), "source": "daemon"})

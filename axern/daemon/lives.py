@@ -63,9 +63,8 @@ class Life:
     grace_ms: int = 0
     task: asyncio.Task[None] | None = None
 
-    @property
-    def is_stopping(self) -> bool:
-        """Tell whether somebody has asked it to end."""
+    def must_stop(self) -> bool:
+        """Tell whether somebody has asked it to end, which may happen at any await."""
         return self.stop_reason is not None
 
 
@@ -173,14 +172,14 @@ class Lives:
         """Make and start the sandbox; return how it failed, or None when it runs."""
         if self._closing:
             await self._rest(life)
-        if life.is_stopping:
+        if life.must_stop():
             return _stopped(life)
         reservation = await self._commit(partial(transitions.start, reservation_id=spec.id))
         failpoint("launch.starting")
         try:
             sandbox = launcher.sandbox_spec(spec, reservation)
             created = await self._in_pool(launcher.create, sandbox, self._layout, self._settings)
-            if life.is_stopping:
+            if life.must_stop():
                 return _stopped(life)
             await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
         except AxernError as error:

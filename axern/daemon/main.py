@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import axern
@@ -19,9 +18,9 @@ from axern.api import server
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
 from axern.daemon.observer import Observer, read_now
+from axern.daemon.parts import Parts
 from axern.daemon.reconcile import Reconciler
 from axern.daemon.runs import RunStore
-from axern.daemon.service import Service
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
 from axern.host.cgroup import find_hierarchies
@@ -105,16 +104,6 @@ def _program(name: str, configured: str) -> str:
     return configured or found
 
 
-@dataclass(slots=True)
-class _Parts:
-    """What runs while the daemon does."""
-
-    service: Service
-    reconciler: Reconciler
-    lives: Lives
-    committer: Committer
-
-
 async def _serve(settings: Settings) -> int:
     layout = layout_of(settings)
     ledger = Ledger.open(
@@ -131,8 +120,9 @@ async def _serve(settings: Settings) -> int:
         stack.callback(watcher.close)
         parts = _wire(settings, layout, ledger, committer, watcher)
         stack.callback(watcher.watch(layout.exits, parts.lives.wake))
-        await parts.reconciler.tick()
-        adopted = parts.reconciler.adopt()
+        reconciler = Reconciler(parts)
+        await reconciler.tick()
+        adopted = reconciler.adopt()
         _log.info(
             "node %s at generation %s, %s sandboxes taken over, %s",
             ledger.node_id,
@@ -140,7 +130,7 @@ async def _serve(settings: Settings) -> int:
             adopted,
             settings.cgroup_enforcement,
         )
-        return await _until_stopped(settings, parts)
+        return await _until_stopped(parts, reconciler)
 
 
 def _make_template(layout: Layout) -> None:
@@ -156,49 +146,35 @@ def _wire(
     ledger: Ledger,
     committer: Committer,
     watcher: FolderWatcher,
-) -> _Parts:
+) -> Parts:
     runs = RunStore(layout.runs)
-    lives = Lives(committer, layout, runs, settings, read_now)
-    observer = Observer(settings, layout)
-    persisted = {
-        key: row.monotonic_ms for key, row in ledger.state.rows(BEATS) if isinstance(row, Beat)
-    }
-    heartbeats = Heartbeats(persisted)
-    service = Service(
+    beats = ledger.state.rows(BEATS)
+    return Parts(
         settings=settings,
         layout=layout,
         committer=committer,
         runs=runs,
-        lives=lives,
-        observer=observer,
-        heartbeats=heartbeats,
+        lives=Lives(committer, layout, runs, settings, read_now),
+        observer=Observer(settings, layout),
+        heartbeats=Heartbeats(
+            {key: row.monotonic_ms for key, row in beats if isinstance(row, Beat)}
+        ),
         watcher=watcher,
         clock=read_now,
         node_id=ledger.node_id,
     )
-    reconciler = Reconciler(
-        settings=settings,
-        committer=committer,
-        observer=observer,
-        lives=lives,
-        runs=runs,
-        heartbeats=heartbeats,
-        policy=service.liveness_policy,
-        clock=read_now,
-    )
-    return _Parts(service, reconciler, lives, committer)
 
 
-async def _until_stopped(settings: Settings, parts: _Parts) -> int:
+async def _until_stopped(parts: Parts, reconciler: Reconciler) -> int:
     loop = asyncio.get_running_loop()
-    closing = parts.service.closing
+    closing, settings = parts.closing, parts.settings
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, closing.set)
     listener = server.listen(settings.socket_path, _group_id(settings.socket_group))
-    serving = server.build(Handlers(parts.service), error_response)
+    serving = server.build(Handlers(parts), error_response)
     tasks = {
         asyncio.create_task(serving.serve(sockets=[listener]), name="server"),
-        asyncio.create_task(parts.reconciler.loop(closing), name="loop"),
+        asyncio.create_task(reconciler.loop(), name="loop"),
         asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
     }
     _log.info("serving on %s", settings.socket_path)

@@ -19,16 +19,8 @@ from ledger import reclaim, transitions
 from ledger.errors import NotFound, StateConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from axern.daemon.lives import Lives
-    from axern.daemon.observer import Observer
-    from axern.daemon.runs import RunStore
-    from axern.settings import Settings
+    from axern.daemon.parts import Parts
     from ledger.clock import Now
-    from ledger.committer import Committer
-    from ledger.heartbeats import Heartbeats
-    from ledger.reservation import LivenessPolicy
 
 _PRUNE_EVERY_MS = 3_600_000
 _log = logging.getLogger(__name__)
@@ -37,50 +29,34 @@ _log = logging.getLogger(__name__)
 class Reconciler:
     """Makes host and ledger agree, tick by tick."""
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        committer: Committer,
-        observer: Observer,
-        lives: Lives,
-        runs: RunStore,
-        heartbeats: Heartbeats,
-        policy: LivenessPolicy,
-        clock: Callable[[], Now],
-    ) -> None:
-        self._settings = settings
-        self._committer = committer
-        self._observer = observer
-        self._lives = lives
-        self._runs = runs
-        self._heartbeats = heartbeats
-        self._policy = policy
-        self._clock = clock
-        now = clock()
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._policy = parts.liveness_policy
+        now = parts.clock()
         self._last = now
-        self._grace_until_ms = now.monotonic_ms + policy.stale_after_ms
+        self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._planned_at_ms: int | None = None
         self._pruned_at_ms: int | None = None
 
-    async def loop(self, closing: asyncio.Event) -> None:
-        """Tick until *closing* is set; a host that can't be read is logged and tried again."""
+    async def loop(self) -> None:
+        """Tick until the daemon closes; a host that can't be read is logged and tried again."""
+        closing = self._parts.closing
         while not closing.is_set():
             try:
                 await self.tick()
             except HostError as error:
                 _log.warning("observation failed: %s", error)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(closing.wait(), self._settings.facts_every_ms / 1000)
+                await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
 
     async def tick(self) -> None:
         """Observe; when a tick's time has come, plan and apply."""
-        now = self._clock()
+        now = self._parts.clock()
         self._notice_gap(now)
-        facts, node = self._observer.observe()
-        await self._committer.submit(partial(transitions.observe_node, node=node))
+        facts, node = self._parts.observer.observe()
+        await self._parts.committer.submit(partial(transitions.observe_node, node=node))
         last_ms = self._planned_at_ms
-        if last_ms is None or now.monotonic_ms - last_ms >= self._settings.tick_ms:
+        if last_ms is None or now.monotonic_ms - last_ms >= self._parts.settings.tick_ms:
             self._planned_at_ms = now.monotonic_ms
             self._hear_sandboxes(now)
             await self._persist_beats(now)
@@ -93,36 +69,36 @@ class Reconciler:
 
         Run folders that no entry and no exit record speak for were never admitted: they go.
         """
-        state = self._committer.state
+        state = self._parts.committer.state
         adopted = [row.id for row in state.reservations() if row.is_sandbox]
         for reservation_id in adopted:
-            self._lives.begin(reservation_id)
-        for run_id in list(self._runs.ids()):
-            if state.find_reservation(run_id) is None and self._runs.exit(run_id) is None:
-                self._runs.discard(run_id)
+            self._parts.lives.begin(reservation_id)
+        for run_id in list(self._parts.runs.ids()):
+            if state.find_reservation(run_id) is None and self._parts.runs.exit(run_id) is None:
+                self._parts.runs.discard(run_id)
         return len(adopted)
 
     def _notice_gap(self, now: Now) -> None:
         slept_ms = now.boottime_ms - self._last.boottime_ms
-        if slept_ms > self._settings.facts_every_ms + self._settings.tick_ms:
+        if slept_ms > self._parts.settings.facts_every_ms + self._parts.settings.tick_ms:
             _log.warning("no tick for %s ms: silence is forgiven for one window", slept_ms)
             self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._last = now
 
     def _hear_sandboxes(self, now: Now) -> None:
         """Beat for every sandbox that is watched: the daemon's own eyes are the heartbeat."""
-        for life in self._lives.all():
+        for life in self._parts.lives.all():
             if life.resting.is_set():
-                self._heartbeats.beat(life.reservation_id, now)
+                self._parts.heartbeats.beat(life.reservation_id, now)
 
     async def _persist_beats(self, now: Now) -> None:
-        due = self._heartbeats.take_due(now)
+        due = self._parts.heartbeats.take_due(now)
         if due:
-            await self._committer.submit(partial(transitions.persist_beats, beats=due))
+            await self._parts.committer.submit(partial(transitions.persist_beats, beats=due))
 
     async def _apply(self, now: Now) -> None:
-        state = self._committer.state
-        beats = self._heartbeats.beats
+        state = self._parts.committer.state
+        beats = self._parts.heartbeats.beats
         for action in reclaim.plan(state, beats, now, self._policy, self._grace_until_ms):
             with contextlib.suppress(NotFound, StateConflict):
                 await self._do(action, now)
@@ -133,22 +109,24 @@ class Reconciler:
                 await self._look(action, now)
             case reclaim.Stop():
                 _log.info("sandbox %s: %s", action.reservation_id, action.reason)
-                grace_ms = self._settings.stop_grace_ms
-                self._lives.stop(action.reservation_id, EXPIRED, "daemon", grace_ms)
+                grace_ms = self._parts.settings.stop_grace_ms
+                self._parts.lives.stop(action.reservation_id, EXPIRED, "daemon", grace_ms)
             case reclaim.EndLease():
                 await self._end_lease(action.reservation_id, f"lease {action.reason}")
             case reclaim.ForgetRequests():
-                await self._committer.submit(partial(transitions.forget_requests, keys=action.keys))
+                await self._parts.committer.submit(
+                    partial(transitions.forget_requests, keys=action.keys)
+                )
 
     async def _look(self, action: reclaim.Look, now: Now) -> None:
         """Find out what became of a silent owner: dead ends its lease, alive is a beat."""
-        row = self._committer.state.reservation(action.reservation_id)
+        row = self._parts.committer.state.reservation(action.reservation_id)
         if row.is_sandbox:
-            self._lives.begin(row.id)
+            self._parts.lives.begin(row.id)
         elif row.owner_process is None:
             _log.info("lease %s: stale, its owner is unknown; charged till its deadline", row.id)
         elif process.is_alive(row.owner_process):
-            self._heartbeats.beat(row.id, now)
+            self._parts.heartbeats.beat(row.id, now)
         else:
             pid = row.owner_process.pid
             await self._end_lease(row.id, f"its owner, process {pid}, is gone")
@@ -156,11 +134,13 @@ class Reconciler:
     async def _end_lease(self, reservation_id: str, evidence: str) -> None:
         _log.info("lease %s: ended: %s", reservation_id, evidence)
         operation = partial(transitions.release, reservation_id=reservation_id, evidence=evidence)
-        await self._committer.submit(operation)
-        self._heartbeats.forget(reservation_id)
+        await self._parts.committer.submit(operation)
+        self._parts.heartbeats.forget(reservation_id)
 
     async def _prune(self, now: Now) -> None:
         last_ms = self._pruned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS:
             self._pruned_at_ms = now.monotonic_ms
-            await asyncio.to_thread(self._runs.prune, self._settings.runs_kept_ms, now.wall_ms)
+            await asyncio.to_thread(
+                self._parts.runs.prune, self._parts.settings.runs_kept_ms, now.wall_ms
+            )

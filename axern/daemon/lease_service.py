@@ -1,0 +1,109 @@
+"""The use cases of leases: hold resources without a sandbox, renew them, give them back."""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING
+
+from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner, sha256_of
+from axern.host import process
+from ledger import transitions
+from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.reservation import EXTERNAL, Owner, Reservation
+from ledger.spec import resolve
+
+if TYPE_CHECKING:
+    from axern.api.protocol import Peer
+    from axern.api.schema import HeartbeatRequest, ReserveRequest
+
+
+class LeaseService:
+    """What can be asked of leases; every change takes the peer that asks, or the lease's token."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def reserve(self, body: ReserveRequest, peer: Peer) -> Json:
+        """Hold resources for an external owner; the answer has the lease's token, once.
+
+        Raises:
+            AdmissionRefused: It does not fit.
+            InvalidArgument: Resources that contradict each other, or an owner that does not live.
+        """
+        spec = body.spec()
+        resolved = resolve(spec, self._parts.defaults, rootfs_readonly=False, runtime="runc")
+        owner_process = None
+        if body.owner_process is not None:
+            owner_process = process.identify(body.owner_process.pid)
+            if owner_process is None:
+                raise InvalidArgument(
+                    f"owner_process.pid: no process has the number {body.owner_process.pid}"
+                )
+        token = secrets.token_urlsafe(16)
+        reservation = await self._parts.reserve(
+            transitions.Proposal(
+                id=secrets.token_hex(ID_LENGTH // 2),
+                namespace=body.namespace,
+                owner=Owner(EXTERNAL, peer.uid, body.name),
+                spec=spec,
+                resolved=resolved,
+                digest=digest_of(body.model_dump(mode="json")),
+                enforced=False,
+                request_id=body.request_id,
+                owner_process=owner_process,
+                ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
+                max_lifetime_ms=body.max_lifetime_ms or self._parts.settings.lease_max_lifetime_ms,
+                token_sha256=sha256_of(token),
+            )
+        )
+        self._parts.heartbeats.beat(reservation.id, self._parts.clock())
+        made = reservation.token_sha256 == sha256_of(token)
+        return {"reservation": self._parts.view(reservation), "token": token if made else None}
+
+    async def heartbeat(self, reservation_id: str, body: HeartbeatRequest) -> Json:
+        """Note that a lease's owner lives, and renew its deadline where asked.
+
+        Raises:
+            PermissionDenied: The token is not the lease's.
+            NotFound: It has ended.
+        """
+        reservation = self._parts.committer.state.reservation(reservation_id)
+        expected = reservation.token_sha256 or ""
+        if not secrets.compare_digest(sha256_of(body.token), expected):
+            raise PermissionDenied(f"the token does not belong to reservation {reservation_id}")
+        now = self._parts.clock()
+        if body.ttl_ms is not None:
+            operation = partial(
+                transitions.renew, reservation_id=reservation_id, ttl_ms=body.ttl_ms, now=now
+            )
+            reservation = await self._parts.committer.submit(operation)
+        self._parts.heartbeats.beat(reservation_id, now)
+        return {"reservation": self._parts.view(reservation)}
+
+    async def release(self, reservation_id: str, peer: Peer) -> Json:
+        """End a lease that no sandbox belongs to.
+
+        Raises:
+            StateConflict: Axern runs something under it.
+            PermissionDenied: It is somebody else's.
+            NotFound: It has ended.
+        """
+        reservation = self._parts.committer.state.reservation(
+            self._parts.resolve_id(reservation_id)
+        )
+        require_owner(reservation.owner.uid, peer, reservation.id)
+        if reservation.is_sandbox:
+            raise StateConflict(
+                f"reservation {reservation.id} belongs to a run that is {reservation.phase}",
+                hint=f"end it with: axern run cancel {reservation.id}",
+            )
+        operation = partial(
+            transitions.release,
+            reservation_id=reservation.id,
+            evidence="released by its owner",
+            by=f"uid:{peer.uid}",
+        )
+        released: Reservation = await self._parts.committer.submit(operation)
+        self._parts.heartbeats.forget(released.id)
+        return {"reservation": self._parts.view(released)}

@@ -1,0 +1,133 @@
+"""What the use cases share: the daemon's parts, who owns what, and how an id is written."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from axern.api.views import reservation_view
+from ledger import transitions
+from ledger.admission import AdmissionPolicy
+from ledger.errors import InvalidArgument, NotFound, PermissionDenied
+from ledger.reservation import LivenessPolicy, Reservation, liveness
+from ledger.spec import Defaults
+
+if TYPE_CHECKING:
+    from axern.api.protocol import Peer
+    from axern.daemon.lives import Lives
+    from axern.daemon.observer import Observer
+    from axern.daemon.runs import RunStore
+    from axern.daemon.watcher import FolderWatcher
+    from axern.runtime.layout import Layout
+    from axern.settings import Settings
+    from ledger.clock import Now
+    from ledger.committer import Committer
+    from ledger.heartbeats import Heartbeats
+
+Json = dict[str, Any]
+ID_LENGTH = 32
+"""Hexadecimal digits of an id: 128 random bits, made by the server."""
+_SHORTEST_PREFIX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of one running daemon; `closing` is set when it is about to end."""
+
+    settings: Settings
+    layout: Layout
+    committer: Committer
+    runs: RunStore
+    lives: Lives
+    observer: Observer
+    heartbeats: Heartbeats
+    watcher: FolderWatcher
+    clock: Callable[[], Now]
+    node_id: str
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_enforced(self) -> bool:
+        """Tell whether the configuration wants every limit enforced."""
+        return self.settings.cgroup_enforcement == "required"
+
+    @property
+    def liveness_policy(self) -> LivenessPolicy:
+        """Return the windows of silence."""
+        return LivenessPolicy(self.settings.stale_after_ms, self.settings.legacy_window_ms)
+
+    @property
+    def defaults(self) -> Defaults:
+        """Return what stands in for omitted resources."""
+        return Defaults(
+            self.settings.default_request_cpu_milli,
+            self.settings.default_request_memory_bytes,
+            self.settings.default_limit_storage_bytes,
+        )
+
+    async def reserve(self, proposal: transitions.Proposal) -> Reservation:
+        """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger."""
+        settings = self.settings
+        operation = partial(
+            transitions.reserve,
+            proposal=proposal,
+            facts=self.observer.facts,
+            now=self.clock(),
+            policy=AdmissionPolicy(
+                settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
+            ),
+        )
+        reservation: Reservation = await self.committer.submit(operation)
+        return reservation
+
+    def view(self, reservation: Reservation) -> Json:
+        """Return the JSON object of *reservation* with its liveness of now."""
+        now = self.clock()
+        beat = self.heartbeats.beats.get(reservation.id)
+        standing = liveness(reservation, beat, now, self.liveness_policy)
+        return reservation_view(reservation, standing, now, beat)
+
+    def resolve_id(self, text: str) -> str:
+        """Return the whole id that *text*, an id or a prefix of at least four digits, names.
+
+        Raises:
+            NotFound: None begins with it.
+            InvalidArgument: Not hexadecimal, too short, or several begin with it.
+        """
+        shortest = _SHORTEST_PREFIX
+        if not shortest <= len(text) <= ID_LENGTH or not set(text) <= set("0123456789abcdef"):
+            raise InvalidArgument(
+                f"{text[:ID_LENGTH]!r} is no id: it must have {shortest} to {ID_LENGTH} "
+                "hexadecimal digits"
+            )
+        if len(text) == ID_LENGTH:
+            return text
+        found = {row.id for row in self.committer.state.reservations() if row.id.startswith(text)}
+        found.update(run_id for run_id in self.runs.ids() if run_id.startswith(text))
+        if not found:
+            raise NotFound(f"no run or reservation has an id that begins with {text}")
+        if len(found) > 1:
+            raise InvalidArgument(f"{len(found)} ids begin with {text}: give more of it")
+        return found.pop()
+
+
+def require_owner(uid: int, peer: Peer, what: str) -> None:
+    """Raise PermissionDenied unless *peer* is root or the user *uid*, who owns *what*."""
+    if peer.uid not in (0, uid):
+        raise PermissionDenied(f"{what} belongs to uid {uid}, and you are uid {peer.uid}")
+
+
+def digest_of(body: Json) -> str:
+    """Return the SHA-256 of a request's body, the same for the same content."""
+    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+
+
+def sha256_of(text: str) -> str:
+    """Return the SHA-256 of *text* in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,218 @@
+"""The use cases of runs: admit and launch, cancel, show, list, follow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING
+
+from axern.api.views import resources_view
+from axern.daemon import streams
+from axern.daemon.lives import USER_CANCELLED
+from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
+from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
+from axern.daemon.runs import RunExit, RunSpec
+from axern.failpoint import failpoint
+from axern.runtime import template
+from ledger import transitions
+from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
+from ledger.reservation import RESERVED, RUN, Owner, Reservation
+from ledger.spec import ResolvedSpec, ResourceSpec, resolve
+from ledger.units import format_rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from axern.api.protocol import Peer
+    from axern.api.schema import RunRequest
+
+
+class RunService:
+    """What can be asked of runs; every change takes the peer that asks."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def run(self, body: RunRequest, peer: Peer) -> Json:
+        """Admit and launch a run; answers once its reservation is durable.
+
+        Raises:
+            AdmissionRefused: It does not fit; nothing of it is kept.
+            PermissionDenied: A root file system of the caller's own, from somebody not root.
+            InvalidArgument: Resources that contradict each other, an unknown template.
+        """
+        runtime = body.runtime_class or self._parts.settings.default_runtime
+        rootfs, template_name = self._rootfs(body, peer)
+        spec = body.spec()
+        resolved = resolve(
+            spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
+        )
+        digest = digest_of(body.model_dump(mode="json"))
+        state = self._parts.committer.state
+        granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
+        if granted is not None and self._parts.runs.spec(granted) is not None:
+            return self.view(granted)
+        run_id = secrets.token_hex(ID_LENGTH // 2)
+        run_spec = RunSpec(
+            id=run_id,
+            namespace=body.namespace,
+            uid=peer.uid,
+            command=tuple(body.command),
+            env=body.env,
+            cwd=body.cwd,
+            rootfs=rootfs,
+            template=template_name,
+            rootfs_readonly=body.rootfs_readonly,
+            runtime_class=runtime,
+            requests=resources_view(resolved.requests),
+            limits=resources_view(resolved.limits),
+            enforced=self._parts.is_enforced,
+            created_wall_ms=self._parts.clock().wall_ms,
+        )
+        await asyncio.to_thread(self._parts.runs.save_spec, run_spec)
+        failpoint("launch.spec")
+        proposal = transitions.Proposal(
+            id=run_id,
+            namespace=body.namespace,
+            owner=Owner(RUN, peer.uid),
+            spec=spec,
+            resolved=resolved,
+            digest=digest,
+            enforced=self._parts.is_enforced,
+            runtime=runtime,
+            requires=self._requires(spec, resolved, runtime),
+            request_id=body.request_id,
+            ttl_ms=body.ttl_ms,
+        )
+        try:
+            reservation = await self._parts.reserve(proposal)
+        except AxernError:
+            await asyncio.to_thread(self._parts.runs.discard, run_id)
+            raise
+        failpoint("launch.reserved")
+        if reservation.id != run_id:
+            await asyncio.to_thread(self._parts.runs.discard, run_id)
+        self._parts.lives.begin(reservation.id)
+        return self.view(reservation.id)
+
+    def _rootfs(self, body: RunRequest, peer: Peer) -> tuple[str, str | None]:
+        if body.rootfs is not None and body.template is not None:
+            raise InvalidArgument("rootfs and template exclude each other: give one of them")
+        if body.rootfs is not None:
+            if peer.uid != 0:
+                raise PermissionDenied(
+                    "a root file system of your own is for root only",
+                    hint="use --template; axern template list shows what there is",
+                )
+            if not os.path.isdir(body.rootfs):
+                raise InvalidArgument(f"rootfs: {body.rootfs} is not a directory on this host")
+            return body.rootfs, None
+        name = body.template or self._parts.settings.default_template
+        found = template.find(self._parts.layout.templates, name)
+        if found is None:
+            raise InvalidArgument(
+                f"template: there is none named {name!r}", hint="axern template list shows all"
+            )
+        return found.rootfs, name
+
+    def _requires(
+        self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str
+    ) -> tuple[str, ...]:
+        """Return what the host must be able to do for this sandbox.
+
+        A limit that somebody asked for must be enforced, whatever the configuration says; a
+        defaulted one only where enforcement is required.
+        """
+        limits = resolved.limits if self._parts.is_enforced else spec.limits
+        keys = [f"runtime/{runtime}"]
+        keys += [
+            key for name, key in LIMIT_CAPABILITIES.items() if getattr(limits, name) is not None
+        ]
+        if self._parts.is_enforced:
+            keys.append(PIDS_CAPABILITY)
+        return tuple(keys)
+
+    def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
+        """Ask a run to end: SIGTERM, the grace, SIGKILL. One that has ended stays as it is.
+
+        Raises:
+            PermissionDenied: It is somebody else's.
+            NotFound: No run has this id.
+        """
+        found = self._parts.resolve_id(run_id)
+        spec = self._spec(found)
+        require_owner(spec.uid, peer, found)
+        grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
+        self._parts.lives.stop(found, USER_CANCELLED, f"uid:{peer.uid}", grace)
+        return self.view(found)
+
+    def list(self, namespace: str | None, status: str | None) -> list[Json]:
+        """Return every run that is kept, newest first, of one namespace or status if named."""
+        views = (self.view(run_id) for run_id in self._parts.runs.ids())
+        return [
+            view
+            for view in views
+            if namespace in (None, view["namespace"]) and status in (None, view["status"])
+        ]
+
+    def view(self, run_id: str) -> Json:
+        """Return the JSON object of a run; raises NotFound."""
+        spec = self._spec(run_id)
+        record = self._parts.runs.exit(run_id)
+        row = self._parts.committer.state.find_reservation(run_id)
+        return _run_view(spec, row, record)
+
+    def stream(self, run_id: str, offset: int, *, wait: bool) -> AsyncIterator[bytes]:
+        """Return the run's events from *offset* on; raises NotFound."""
+        found = self._parts.resolve_id(run_id)
+        self._spec(found)
+
+        def phase() -> str | None:
+            row = self._parts.committer.state.find_reservation(found)
+            return row.phase if row else None
+
+        source = streams.Source(
+            self._parts.layout.sandbox(found),
+            self._parts.lives.find(found),
+            phase,
+            partial(self.view, found),
+        )
+        return streams.follow(
+            source, self._parts.watcher, self._parts.closing, offset=offset, wait=wait
+        )
+
+    def _spec(self, run_id: str) -> RunSpec:
+        spec = (
+            self._parts.runs.spec(run_id) if len(run_id) == ID_LENGTH and run_id.isalnum() else None
+        )
+        if spec is None:
+            raise NotFound(f"no run has the id {run_id}", hint="list them with: axern run list")
+        return spec
+
+
+def _run_view(spec: RunSpec, row: Reservation | None, record: RunExit | None) -> Json:
+    status = record.status if record else row.phase if row else RESERVED
+    started_ms = record.started_wall_ms if record else row.started_wall_ms if row else None
+    return {
+        "id": spec.id,
+        "namespace": spec.namespace,
+        "status": status,
+        "exit_code": record.exit_code if record else None,
+        "cli_exit_code": record.cli_exit_code if record else None,
+        "diagnostic_code": record.diagnostic_code if record else None,
+        "message": record.message if record else None,
+        "command": list(spec.command),
+        "runtime_class": spec.runtime_class,
+        "template": spec.template,
+        "rootfs": spec.rootfs,
+        "rootfs_readonly": spec.rootfs_readonly,
+        "requests": spec.requests,
+        "limits": spec.limits,
+        "enforced": spec.enforced,
+        "created_at": format_rfc3339(spec.created_wall_ms),
+        "started_at": format_rfc3339(started_ms) if started_ms else None,
+        "finished_at": format_rfc3339(record.finished_wall_ms) if record else None,
+        "owner": {"uid": spec.uid},
+    }
