@@ -139,5 +139,11 @@ class LedgerTooNew(LedgerError):
     code = "ledger_too_new"
 
 
+class FileSystemRefused(LedgerError):
+    """The ledger's directory lies on a file system that can't keep its promises."""
+
+    code = "invalid_argument"
+
+
 class InvariantViolation(AssertionError):
     """A bug: the program contradicts itself. Outside the tree, so that nobody handles it."""

@@ -1,0 +1,350 @@
+"""The journal: segments filled ahead with zeros, one line a commit, flushed before anyone is told.
+
+A segment ends in a line break behind its zeros, so a cut file is recognised. A line holds no NUL,
+and a disk writes whole sectors: so a last line that never became durable shows zeros where its
+missing sectors are, and anything else that does not verify was damaged later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import NoReturn
+
+from ledger import codec
+from ledger.codec import Commit, Malformed, Position
+from ledger.errors import CommitFailed, InvariantViolation, LedgerCorrupt
+from ledger.files import DIRECTORY_MODE, Folder, check_hint, write_all
+
+SEGMENT_BYTES = 4 * 1024**2
+"""Default size: a few thousand admissions, and filled within one or two hundredths of a second."""
+SECTOR_BYTES = 512
+"""The least that a disk writes whole; larger sectors are multiples of it."""
+
+_NAME = re.compile(r"journal-([0-9]{16})\.jsonl", re.ASCII)
+_PAGE_BYTES = 4096
+_FILL = bytes(1024**2)
+
+
+def segment_name(first_generation: int) -> str:
+    """Return the name of the segment whose first line is *first_generation*."""
+    return f"journal-{first_generation:016d}.jsonl"
+
+
+def first_generation(name: str) -> int | None:
+    """Return the generation that the segment *name* starts at, or None for any other file."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def segments(folder: Folder) -> dict[int, str]:
+    """Return the segments in *folder* by their first generation, ascending."""
+    found = ((first_generation(name), name) for name in folder.names())
+    return dict(sorted((first, name) for first, name in found if first is not None))
+
+
+class Scan:
+    """Walk the verified commits behind a position; iterate once, then ask where it ended.
+
+    A segment ends where the next one begins, whatever else stands in it: a segment that was given
+    up after a failed flush may hold a line that was answered as not done. The chain runs through
+    the answered ones only, so nothing can be lost in between unseen.
+
+    `position` and `generation` are where the last verified line ends; `torn` says whether a line
+    that was never answered stands behind it.
+    """
+
+    def __init__(self, folder: Folder, position: Position, generation: int) -> None:
+        self.position = position
+        self.generation = generation
+        self.torn = False
+        self.replayed_bytes = 0
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[Commit]:
+        """Yield each commit.
+
+        Raises:
+            LedgerCorrupt: Something does not verify and can't be torn, or commits are missing.
+            OSError: A file can't be read; FileNotFoundError where it is gone.
+        """
+        while True:
+            following = self._following()
+            yield from self._read_segment(following)
+            if following is None:
+                return
+            self.position = Position(segment_name(following), 0, self.position.chain)
+
+    def _following(self) -> int | None:
+        """Return the first generation of the next segment, or None if this one is the last."""
+        here = first_generation(self.position.segment)
+        if here is None:
+            self._damaged(0, "this is not the name of a segment")
+        return next((first for first in segments(self._folder) if first > here), None)
+
+    def _read_segment(self, following: int | None) -> Iterator[Commit]:
+        name, offset, chain = self.position.segment, self.position.offset, self.position.chain
+        data = self._folder.read(name)
+        while self.generation + 1 != following:
+            if offset > len(data) or not data.endswith(b"\n"):
+                self._damaged(len(data), "the file was cut: it does not end in a line break")
+            end = data.find(b"\n", offset) + 1
+            if data[offset : offset + 1] in (b"", b"\0", b"\n"):
+                self._check_end(data, offset, following, "what is no line should be zeros")
+                return
+            try:
+                commit = codec.decode_commit(data[offset:end], chain)
+                if commit.generation != self.generation + 1:
+                    raise Malformed(f"generation {commit.generation} follows {self.generation}")
+            except Malformed as err:
+                self._check_end(data, offset, following, str(err))
+                return
+            self.replayed_bytes += end - offset
+            offset, chain = end, commit.chain
+            self.position = Position(name, offset, chain)
+            self.generation = commit.generation
+            yield commit
+
+    def _check_end(self, data: bytes, offset: int, following: int | None, rule: str) -> None:
+        """Prove that the journal may end at *offset* of *data*, which is not a verified line."""
+        if following is not None:
+            self._damaged(offset, f"{rule}; {segment_name(following)} goes on behind it")
+        if data[offset:-1] == bytes(max(0, len(data) - 1 - offset)):
+            return
+        if not looks_torn(data, offset):
+            self._damaged(offset, rule)
+        self.torn = True
+
+    def _damaged(self, offset: int, rule: str) -> NoReturn:
+        path = os.path.join(self._folder.path, self.position.segment)
+        raise LedgerCorrupt(f"{path}, offset {offset}: {rule}", hint=check_hint(self._folder.path))
+
+
+def looks_torn(data: bytes, offset: int) -> bool:
+    """Tell whether all behind *offset* in the segment *data* can be one write that was cut short.
+
+    That is a line of which whole sectors are missing, or its end. A complete line that does not
+    verify was answered, so it is damage; so is a line that lacks only its line break.
+    """
+    written = len(data[:-1].rstrip(b"\0"))
+    tail = data[offset:written]
+    if b"\n" in tail[:-1] or data[-1:] != b"\n":
+        return False
+    if b"\0" not in tail and tail.endswith(b"\n"):
+        return False
+    if _verifies(tail[:-1] + b"\n"):
+        return False
+    start = offset
+    while start < written:
+        end = min(written, start - start % SECTOR_BYTES + SECTOR_BYTES)
+        sector = data[start:end]
+        if b"\0" in sector and sector.strip(b"\0"):
+            return False
+        start = end
+    return True
+
+
+def _verifies(line: bytes) -> bool:
+    try:
+        codec.seal_of(line)
+    except Malformed:
+        return False
+    return True
+
+
+class Journal:
+    """The writer of the present segment: one write and one flush an append, never a second try.
+
+    After a failed write or flush nobody knows what the disk holds (the kernel may have dropped the
+    page and forgotten the error), so the segment is dead: `failed` stays set.
+    Source: docs/decisions/0005-ledger-format.md.
+    """
+
+    def __init__(
+        self, folder: Folder, position: Position, generation: int, segment_bytes: int
+    ) -> None:
+        self.position = position
+        self.generation = generation
+        self.failed: OSError | None = None
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._spare: tuple[str, int, int] | None = None
+        self._fd = folder.open(position.segment, os.O_RDWR)
+        self._room = os.fstat(self._fd).st_size - 1
+
+    def close(self) -> None:
+        """Let go of the files; a segment that was made in advance is removed."""
+        os.close(self._fd)
+        if self._spare is not None:
+            name, fd, _ = self._spare
+            self._spare = None
+            os.close(fd)
+            self._folder.unlink(name)
+
+    @property
+    def wants_spare(self) -> bool:
+        """Tell whether the segment is half full and the next one was not made yet."""
+        return self._spare is None and 2 * self.position.offset > self._room
+
+    def append(self, line: bytes, chain: str) -> None:
+        """Write *line* behind the last one and flush it.
+
+        Raises:
+            CommitFailed: It is not durable, and the segment may be dead (`failed`).
+        """
+        if self.failed is not None:
+            raise self._dead() from self.failed
+        if self.position.offset + len(line) > self._room:
+            self.rotate(len(line))
+        name, offset = self.position.segment, self.position.offset
+        try:
+            write_all(self._fd, line, offset)
+            os.fdatasync(self._fd)
+        except OSError as err:
+            self.failed = err
+            raise self._dead() from err
+        self.position = Position(name, offset + len(line), chain)
+        self.generation += 1
+
+    def prepare(self) -> None:
+        """Make the next segment in advance; may run in another thread than `append`.
+
+        Raises:
+            OSError: There is no room for it; nothing is changed.
+        """
+        if self._spare is None:
+            self._spare = make_blank(self._folder, self._segment_bytes)
+
+    def rotate(self, least_bytes: int = 0) -> None:
+        """Go on in a new segment.
+
+        Raises:
+            CommitFailed: It could not be made; the present one stays in use unless `failed` is set.
+        """
+        following = segment_name(self.generation + 1)
+        if following == self.position.segment:
+            if least_bytes <= self._room:
+                return
+        elif self._folder.exists(following):
+            raise InvariantViolation(f"{following} exists before its first commit")
+        spare, self._spare = self._spare, None
+        try:
+            if spare is not None and spare[2] <= least_bytes:
+                os.close(spare[1])
+                self._folder.unlink(spare[0])
+                spare = None
+            if spare is None:
+                spare = make_blank(self._folder, max(self._segment_bytes, least_bytes + 1))
+        except OSError as err:
+            raise CommitFailed(
+                f"no new segment can be made: {err.strerror}; nothing was written",
+                hint="make room on the file system of the ledger, then try again",
+            ) from err
+        name, fd, size = spare
+        try:
+            self._folder.rename(name, following)
+            self._folder.sync()
+        except OSError as err:
+            os.close(fd)
+            self.failed = err
+            raise self._dead() from err
+        os.close(self._fd)
+        self.position = Position(following, 0, self.position.chain)
+        self._fd, self._room = fd, size - 1
+
+    def _dead(self) -> CommitFailed:
+        reason = os.strerror(self.failed.errno or 0) if self.failed else "unknown"
+        return CommitFailed(
+            f"{self.position.segment} could not be made durable: {reason}; nothing more is "
+            "written to it",
+            hint="look at the disk (dmesg), then restart axernd",
+        )
+
+
+def make_blank(folder: Folder, size: int) -> tuple[str, int, int]:
+    """Make a durable, blank segment under a temporary name: (name, descriptor, size in bytes).
+
+    The zeros are really written: a flush of a line then changes no metadata of the file system.
+    """
+    size += -size % _PAGE_BYTES
+    name, fd = folder.create_temporary("journal")
+    try:
+        for offset in range(0, size - 1, len(_FILL)):
+            write_all(fd, memoryview(_FILL)[: min(len(_FILL), size - 1 - offset)], offset)
+        write_all(fd, b"\n", size - 1)
+        os.fsync(fd)
+    except OSError:
+        os.close(fd)
+        folder.unlink(name)
+        raise
+    return name, fd, size
+
+
+def seal(folder: Folder, position: Position, generation: int, segment_bytes: int) -> Position:
+    """Put a blank segment behind *generation*, and return the position at its start.
+
+    What stands behind *position* in its own segment is void from then on: the segment ends where
+    the next one begins. One that holds nothing else is replaced.
+    """
+    following = segment_name(generation + 1)
+    name, fd, _ = make_blank(folder, segment_bytes)
+    os.close(fd)
+    folder.rename(name, following)
+    folder.sync()
+    return Position(following, 0, position.chain)
+
+
+ARCHIVE = "archive"
+ARCHIVE_DAYS = 30
+ARCHIVE_BYTES = 1024**3
+
+
+def archive(folder: Folder, position: Position, wall_ms: int) -> None:
+    """Move the segments before *position* to the archive, cut to their lines, and prune it.
+
+    Raises:
+        OSError: A segment stays where it is; the next call takes it up again.
+    """
+    here = first_generation(position.segment) or 0
+    sealed = [name for first, name in segments(folder).items() if first < here]
+    if not sealed:
+        return
+    if not folder.exists(ARCHIVE):
+        os.mkdir(ARCHIVE, DIRECTORY_MODE, dir_fd=folder.fd)
+    target = Folder(os.path.join(folder.path, ARCHIVE))
+    try:
+        for name in sealed:
+            with contextlib.suppress(FileExistsError):  # left by a crash in the middle of this
+                folder.link(name, name, target)
+            fd = target.open(name, os.O_RDWR)
+            try:
+                os.ftruncate(fd, lines_end(target.read(name)))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            target.sync()
+            folder.unlink(name)
+        _prune(target, wall_ms)
+    finally:
+        target.close()
+
+
+def lines_end(data: bytes) -> int:
+    """Return where the whole lines of the segment *data* end."""
+    offset = 0
+    while (end := data.find(b"\n", offset) + 1) and _verifies(data[offset:end]):
+        offset = end
+    return offset
+
+
+def _prune(target: Folder, wall_ms: int) -> None:
+    """Remove the oldest segments until the rest is within the bounds on age and size."""
+    oldest_s = wall_ms / 1000 - ARCHIVE_DAYS * 86_400
+    total = 0
+    for name in sorted(segments(target).values(), reverse=True):
+        status = os.stat(name, dir_fd=target.fd, follow_symlinks=False)
+        total += status.st_size
+        if total > ARCHIVE_BYTES or status.st_mtime < oldest_s:
+            target.unlink(name)

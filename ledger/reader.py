@@ -1,0 +1,82 @@
+"""Read the ledger without its lock, while a daemon may be writing: for whoever finds no daemon."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger import checkpoint
+from ledger.errors import LedgerBusy, LedgerCorrupt
+from ledger.files import Folder, translate
+from ledger.journal import Scan
+from ledger.state import State
+
+if TYPE_CHECKING:
+    from ledger.codec import Checkpoint
+
+_TRIES = 5
+"""A rotation or an archived segment can take a file away under a reader, though not for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The ledger as its files had it at one moment."""
+
+    state: State
+    node_id: str
+    generation: int
+
+
+def read(directory: str | os.PathLike[str]) -> Snapshot:
+    """Return the ledger in *directory* as of the last durable commit; nothing is written.
+
+    Raises:
+        NotFound: There is none.
+        PermissionDenied: This user may not read it.
+        LedgerBusy: The files changed under the reader each time.
+        LedgerCorrupt: They are damaged, or missing where they should be.
+        LedgerTooNew: A newer program wrote them.
+    """
+    path = os.path.abspath(directory)
+    try:
+        folder = Folder(path)
+    except OSError as err:
+        raise translate(err, path) from err
+    try:
+        return _read(folder)
+    except OSError as err:
+        raise translate(err, path) from err
+    finally:
+        folder.close()
+
+
+def _read(folder: Folder) -> Snapshot:
+    seen: set[int] = set()
+    failure: LedgerCorrupt | FileNotFoundError | None = None
+    for _ in range(_TRIES):
+        base = checkpoint.read(folder)
+        seen.add(base.generation)
+        try:
+            return _replay(folder, base)
+        except (FileNotFoundError, LedgerCorrupt) as err:
+            failure = err  # a writer may have been in the middle of it
+    if isinstance(failure, LedgerCorrupt):
+        raise failure
+    if len(seen) > 1:
+        raise LedgerBusy(
+            f"the ledger in {folder.path} changed {_TRIES} times while it was read"
+        ) from failure
+    raise LedgerCorrupt(
+        f"a segment of the journal in {folder.path} is missing",
+        hint=f"look at it with: python -m ledger check {folder.path}",
+    ) from failure
+
+
+def _replay(folder: Folder, base: Checkpoint) -> Snapshot:
+    state = State.load(base.clock, base.generation, base.tables, base.balances)
+    for commit in Scan(folder, base.position, base.generation):
+        for change in commit.changes:
+            state.apply(change)
+        state.generation, state.clock = commit.generation, commit.clock
+    return Snapshot(state, base.node_id, state.generation)

@@ -1,0 +1,107 @@
+"""What the files of a ledger say, after making whole what a crash left unfinished; else nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+
+from ledger import checkpoint as checkpoint_file
+from ledger import codec, invariants
+from ledger.clock import Now
+from ledger.codec import Position
+from ledger.errors import LedgerCorrupt, NotFound
+from ledger.files import Folder, check_hint
+from ledger.journal import ARCHIVE, Scan, seal, segments
+from ledger.state import State, genesis
+
+NODE_ID = "node-id"
+"""Marks a directory as a ledger's, so that one without a checkpoint is never taken for new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A ledger as it was read: its state, and where the journal goes on."""
+
+    node_id: str
+    state: State
+    position: Position
+    checkpoint_generation: int
+    checkpoint_bytes: int
+    replayed_bytes: int
+
+
+def load(
+    folder: Folder, now: Now, node_id: str | None, *, create: bool, segment_bytes: int
+) -> Loaded:
+    """Return what the files say, after making whole what a crash left unfinished."""
+    if not folder.exists(checkpoint_file.CHECKPOINT):
+        _require_unborn(folder)
+        if not create:
+            raise NotFound(f"there is no ledger in {folder.path}", hint="start axernd once")
+        _bear(folder, now, node_id or secrets.token_hex(16), segment_bytes)
+    base = checkpoint_file.read(folder)
+    _check_node_id(folder, base.node_id, node_id)
+    state = State.load(base.clock, base.generation, base.tables, base.balances)
+    scan = Scan(folder, base.position, base.generation)
+    try:
+        for commit in scan:
+            for change in commit.changes:
+                state.apply(change)
+            state.generation, state.clock = commit.generation, commit.clock
+    except FileNotFoundError as err:
+        raise LedgerCorrupt(
+            f"{os.path.join(folder.path, scan.position.segment)} is missing",
+            hint=check_hint(folder.path),
+        ) from err
+    violations = invariants.check(state.all_rows(), state.balances())
+    if violations:
+        raise LedgerCorrupt(
+            f"the ledger in {folder.path} contradicts itself {len(violations)} times, first: "
+            f"{violations[0].message}",
+            hint=check_hint(folder.path),
+        )
+    position, generation, size = scan.position, base.generation, 0
+    if scan.torn:
+        position = seal(folder, position, state.generation, segment_bytes)
+        generation = state.generation
+        size = checkpoint_file.write(folder, checkpoint_file.of(state, base.node_id, position))
+    return Loaded(base.node_id, state, position, generation, size, scan.replayed_bytes)
+
+
+def _require_unborn(folder: Folder) -> None:
+    """Do nothing if no ledger has ever been in *folder*: at most a birth that was cut short.
+
+    Raises:
+        LedgerCorrupt: There are remains of one.
+    """
+    remains = [name for name in (NODE_ID, checkpoint_file.PREVIOUS, ARCHIVE) if folder.exists(name)]
+    remains += [name for name in segments(folder).values() if folder.read(name).strip(b"\0\n")]
+    if remains:
+        raise LedgerCorrupt(
+            f"{folder.path} has {', '.join(remains)}, but {checkpoint_file.CHECKPOINT} is missing",
+            hint=f"put it back, or start from {checkpoint_file.PREVIOUS}; "
+            + check_hint(folder.path),
+        )
+
+
+def _bear(folder: Folder, now: Now, node_id: str, segment_bytes: int) -> None:
+    """Make a new ledger. The checkpoint is its birth; the first segment comes before it."""
+    state = genesis(now)
+    position = seal(folder, Position("", 0, codec.NO_CHAIN), 0, segment_bytes)
+    checkpoint_file.write(folder, checkpoint_file.of(state, node_id, position))
+
+
+def _check_node_id(folder: Folder, node_id: str, wanted: str | None) -> None:
+    """Compare the checkpoint's node id with the marker beside it, and with what is *wanted*."""
+    if folder.exists(NODE_ID):
+        marked = folder.read(NODE_ID).decode(errors="replace").strip()
+    else:
+        checkpoint_file.write_small(folder, NODE_ID, f"{node_id}\n".encode())
+        marked = node_id
+    for other, whose in ((marked, f"the file {NODE_ID}"), (wanted, "this node")):
+        if other is not None and other != node_id:
+            raise LedgerCorrupt(
+                f"the ledger in {folder.path} is of node {node_id}, but {whose} says {other}",
+                hint="put the right ledger back; " + check_hint(folder.path),
+            )
