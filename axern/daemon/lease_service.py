@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner, sha256_of
 from axern.host import process
@@ -68,7 +68,7 @@ class LeaseService:
             PermissionDenied: The token is not the lease's.
             NotFound: It has ended.
         """
-        reservation = self._parts.committer.state.reservation(reservation_id)
+        reservation = self._parts.ledger.state.reservation(reservation_id)
         expected = reservation.token_sha256 or ""
         if not secrets.compare_digest(sha256_of(body.token), expected):
             raise PermissionDenied(f"the token does not belong to reservation {reservation_id}")
@@ -77,7 +77,7 @@ class LeaseService:
             operation = partial(
                 transitions.renew, reservation_id=reservation_id, ttl_ms=body.ttl_ms, now=now
             )
-            reservation = await self._parts.committer.submit(operation)
+            reservation = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.beat(reservation_id, now)
         return {"reservation": self._parts.view(reservation)}
 
@@ -89,9 +89,7 @@ class LeaseService:
             PermissionDenied: It is somebody else's.
             NotFound: It has ended.
         """
-        reservation = self._parts.committer.state.reservation(
-            self._parts.resolve_id(reservation_id)
-        )
+        reservation = self._parts.ledger.state.reservation(self._parts.resolve_id(reservation_id))
         require_owner(reservation.owner.uid, peer, reservation.id)
         if reservation.is_sandbox:
             raise StateConflict(
@@ -104,6 +102,6 @@ class LeaseService:
             evidence="released by its owner",
             by=f"uid:{peer.uid}",
         )
-        released: Reservation = await self._parts.committer.submit(operation)
+        released = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.forget(released.id)
         return {"reservation": self._parts.view(released)}

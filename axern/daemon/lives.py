@@ -13,7 +13,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
 from axern.daemon.runs import FAILED, RunExit, wall_ms
@@ -22,7 +22,7 @@ from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
 from axern.runtime import monitor, teardown
 from ledger import transitions
-from ledger.errors import AxernError
+from ledger.errors import AxernError, CommitFailed, LedgerBusy
 from ledger.reservation import RESERVED, RETIRING, STARTING, STOPPING, Reservation
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ledger.clock import Now
     from ledger.committer import Committer
     from ledger.state import Change, State
+    from ledger.store import Ledger
 
 Result = TypeVar("Result")
 
@@ -43,6 +44,7 @@ EXPIRED = "expired"
 MONITOR_LOST = "monitor-lost"
 
 _RETRY_BURIAL_S = (0.1, 0.5, 2.0, 5.0)
+_RETRY_COMMIT_S = 0.5
 _MONITOR_RECHECK_S = 1.0
 """How long a monitor may be gone before its exit file must be there."""
 
@@ -73,12 +75,14 @@ class Lives:
 
     def __init__(
         self,
+        ledger: Ledger,
         committer: Committer,
         layout: Layout,
         runs: RunStore,
         settings: Settings,
         clock: Callable[[], Now],
     ) -> None:
+        self._ledger = ledger
         self._committer = committer
         self._layout = layout
         self._runs = runs
@@ -166,7 +170,7 @@ class Lives:
         await self._end(life, outcome)
 
     def _reservation(self, life: Life) -> Reservation:
-        return self._committer.state.reservation(life.reservation_id)
+        return self._ledger.state.reservation(life.reservation_id)
 
     async def _launch(self, life: Life, spec: RunSpec) -> Outcome | None:
         """Make and start the sandbox; return how it failed, or None when it runs."""
@@ -318,8 +322,13 @@ class Lives:
         await asyncio.Event().wait()
 
     async def _commit(self, operation: Callable[[State], Change]) -> Reservation:
-        reservation: Reservation = await self._committer.submit(operation)
-        return reservation
+        """Commit, however long that takes: what happened on the host can't be taken back."""
+        while True:
+            try:
+                return cast("Reservation", await self._committer.submit(operation))
+            except (CommitFailed, LedgerBusy) as error:
+                _log.warning("the ledger can't take a step of a sandbox: %s", error)
+                await asyncio.sleep(_RETRY_COMMIT_S)
 
     async def _in_pool(self, call: Callable[..., Result], *arguments: object) -> Result:
         loop = asyncio.get_running_loop()

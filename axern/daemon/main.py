@@ -106,6 +106,7 @@ def _program(name: str, configured: str) -> str:
 
 async def _serve(settings: Settings) -> int:
     layout = layout_of(settings)
+    os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
     ledger = Ledger.open(
         settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
     )
@@ -152,9 +153,10 @@ def _wire(
     return Parts(
         settings=settings,
         layout=layout,
+        ledger=ledger,
         committer=committer,
         runs=runs,
-        lives=Lives(committer, layout, runs, settings, read_now),
+        lives=Lives(ledger, committer, layout, runs, settings, read_now),
         observer=Observer(settings, layout),
         heartbeats=Heartbeats(
             {key: row.monotonic_ms for key, row in beats if isinstance(row, Beat)}

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ledger.clock import Now
     from ledger.committer import Committer
     from ledger.heartbeats import Heartbeats
+    from ledger.store import Ledger
 
 Json = dict[str, Any]
 ID_LENGTH = 32
@@ -42,6 +43,7 @@ class Parts:
 
     settings: Settings
     layout: Layout
+    ledger: Ledger
     committer: Committer
     runs: RunStore
     lives: Lives
@@ -83,8 +85,7 @@ class Parts:
                 settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
             ),
         )
-        reservation: Reservation = await self.committer.submit(operation)
-        return reservation
+        return cast("Reservation", await self.committer.submit(operation))
 
     def view(self, reservation: Reservation) -> Json:
         """Return the JSON object of *reservation* with its liveness of now."""
@@ -108,7 +109,7 @@ class Parts:
             )
         if len(text) == ID_LENGTH:
             return text
-        found = {row.id for row in self.committer.state.reservations() if row.id.startswith(text)}
+        found = {row.id for row in self.ledger.state.reservations() if row.id.startswith(text)}
         found.update(run_id for run_id in self.runs.ids() if run_id.startswith(text))
         if not found:
             raise NotFound(f"no run or reservation has an id that begins with {text}")

@@ -16,7 +16,7 @@ from axern.daemon.lives import EXPIRED
 from axern.errors import HostError
 from axern.host import process
 from ledger import reclaim, transitions
-from ledger.errors import NotFound, StateConflict
+from ledger.errors import CommitFailed, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
@@ -44,8 +44,8 @@ class Reconciler:
         while not closing.is_set():
             try:
                 await self.tick()
-            except HostError as error:
-                _log.warning("observation failed: %s", error)
+            except (HostError, CommitFailed, LedgerBusy) as error:
+                _log.warning("this tick came to nothing: %s", error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
 
@@ -53,6 +53,9 @@ class Reconciler:
         """Observe; when a tick's time has come, plan and apply."""
         now = self._parts.clock()
         self._notice_gap(now)
+        if self._parts.ledger.failed:
+            self._parts.ledger.reseal()
+            _log.warning("the ledger takes commits again")
         facts, node = self._parts.observer.observe()
         await self._parts.committer.submit(partial(transitions.observe_node, node=node))
         last_ms = self._planned_at_ms
@@ -69,7 +72,7 @@ class Reconciler:
 
         Run folders that no entry and no exit record speak for were never admitted: they go.
         """
-        state = self._parts.committer.state
+        state = self._parts.ledger.state
         adopted = [row.id for row in state.reservations() if row.is_sandbox]
         for reservation_id in adopted:
             self._parts.lives.begin(reservation_id)
@@ -97,7 +100,7 @@ class Reconciler:
             await self._parts.committer.submit(partial(transitions.persist_beats, beats=due))
 
     async def _apply(self, now: Now) -> None:
-        state = self._parts.committer.state
+        state = self._parts.ledger.state
         beats = self._parts.heartbeats.beats
         for action in reclaim.plan(state, beats, now, self._policy, self._grace_until_ms):
             with contextlib.suppress(NotFound, StateConflict):
@@ -120,7 +123,7 @@ class Reconciler:
 
     async def _look(self, action: reclaim.Look, now: Now) -> None:
         """Find out what became of a silent owner: dead ends its lease, alive is a beat."""
-        row = self._parts.committer.state.reservation(action.reservation_id)
+        row = self._parts.ledger.state.reservation(action.reservation_id)
         if row.is_sandbox:
             self._parts.lives.begin(row.id)
         elif row.owner_process is None:

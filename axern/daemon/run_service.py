@@ -50,7 +50,7 @@ class RunService:
             spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
         )
         digest = digest_of(body.model_dump(mode="json"))
-        state = self._parts.committer.state
+        state = self._parts.ledger.state
         granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
         if granted is not None and self._parts.runs.spec(granted) is not None:
             return self.view(granted)
@@ -161,7 +161,7 @@ class RunService:
         """Return the JSON object of a run; raises NotFound."""
         spec = self._spec(run_id)
         record = self._parts.runs.exit(run_id)
-        row = self._parts.committer.state.find_reservation(run_id)
+        row = self._parts.ledger.state.find_reservation(run_id)
         return _run_view(spec, row, record)
 
     def stream(self, run_id: str, offset: int, *, wait: bool) -> AsyncIterator[bytes]:
@@ -170,7 +170,7 @@ class RunService:
         self._spec(found)
 
         def phase() -> str | None:
-            row = self._parts.committer.state.find_reservation(found)
+            row = self._parts.ledger.state.find_reservation(found)
             return row.phase if row else None
 
         source = streams.Source(
@@ -184,9 +184,7 @@ class RunService:
         )
 
     def _spec(self, run_id: str) -> RunSpec:
-        spec = (
-            self._parts.runs.spec(run_id) if len(run_id) == ID_LENGTH and run_id.isalnum() else None
-        )
+        spec = self._parts.runs.spec(run_id)
         if spec is None:
             raise NotFound(f"no run has the id {run_id}", hint="list them with: axern run list")
         return spec

@@ -18,14 +18,14 @@ class Service:
         """Return every reservation, oldest first, of one namespace or phase if named."""
         return [
             self._parts.view(reservation)
-            for reservation in self._parts.committer.state.reservations()
+            for reservation in self._parts.ledger.state.reservations()
             if namespace in (None, reservation.namespace) and phase in (None, reservation.phase)
         ]
 
     def reservation(self, reservation_id: str) -> Json:
         """Return one reservation; raises NotFound."""
         found = self._parts.resolve_id(reservation_id)
-        return self._parts.view(self._parts.committer.state.reservation(found))
+        return self._parts.view(self._parts.ledger.state.reservation(found))
 
     def node(self) -> Json:
         """Return capacity, holders, capabilities and runtimes."""
@@ -34,7 +34,7 @@ class Service:
             "node_id": self._parts.node_id,
             "version": axern.__version__,
             "cgroup_enforcement": self._parts.settings.cgroup_enforcement,
-            **node_view(self._parts.committer.state),
+            **node_view(self._parts.ledger.state),
             "capabilities": [
                 {
                     "key": item.key,
@@ -63,4 +63,4 @@ class Service:
     @property
     def generation(self) -> int:
         """Return the generation of the state that answers are read from."""
-        return self._parts.committer.state.generation
+        return self._parts.ledger.state.generation
