@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ledger import codec
 from ledger.codec import Commit, Malformed, Position
@@ -170,23 +171,25 @@ class Journal:
         self.failed: OSError | None = None
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._spare: tuple[str, int, int] | None = None
+        self._spares: deque[Blank] = deque()  # its pop and append are safe between threads
         self._fd = folder.open(position.segment, os.O_RDWR)
         self._room = os.fstat(self._fd).st_size - 1
 
     def close(self) -> None:
         """Let go of the files; a segment that was made in advance is removed."""
         os.close(self._fd)
-        if self._spare is not None:
-            name, fd, _ = self._spare
-            self._spare = None
-            os.close(fd)
-            self._folder.unlink(name)
+        while self._spares:
+            self._discard(self._spares.pop())
 
     @property
-    def wants_spare(self) -> bool:
-        """Tell whether the segment is half full and the next one was not made yet."""
-        return self._spare is None and 2 * self.position.offset > self._room
+    def has_spare(self) -> bool:
+        """Tell whether the next segment is there already."""
+        return bool(self._spares)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Tell whether it is time to make the next segment."""
+        return 2 * self.position.offset > self._room
 
     def append(self, line: bytes, chain: str) -> None:
         """Write *line* behind the last one and flush it.
@@ -214,8 +217,8 @@ class Journal:
         Raises:
             OSError: There is no room for it; nothing is changed.
         """
-        if self._spare is None:
-            self._spare = make_blank(self._folder, self._segment_bytes)
+        if not self._spares:
+            self._spares.append(make_blank(self._folder, self._segment_bytes))
 
     def rotate(self, least_bytes: int = 0) -> None:
         """Go on in a new segment.
@@ -229,20 +232,7 @@ class Journal:
                 return
         elif self._folder.exists(following):
             raise InvariantViolation(f"{following} exists before its first commit")
-        spare, self._spare = self._spare, None
-        try:
-            if spare is not None and spare[2] <= least_bytes:
-                os.close(spare[1])
-                self._folder.unlink(spare[0])
-                spare = None
-            if spare is None:
-                spare = make_blank(self._folder, max(self._segment_bytes, least_bytes + 1))
-        except OSError as err:
-            raise CommitFailed(
-                f"no new segment can be made: {err.strerror}; nothing was written",
-                hint="make room on the file system of the ledger, then try again",
-            ) from err
-        name, fd, size = spare
+        name, fd, size = self._next_blank(least_bytes)
         try:
             self._folder.rename(name, following)
             self._folder.sync()
@@ -254,6 +244,24 @@ class Journal:
         self.position = Position(following, 0, self.position.chain)
         self._fd, self._room = fd, size - 1
 
+    def _next_blank(self, least_bytes: int) -> Blank:
+        while self._spares:
+            spare = self._spares.pop()
+            if spare.size > least_bytes:
+                return spare
+            self._discard(spare)
+        try:
+            return make_blank(self._folder, max(self._segment_bytes, least_bytes + 1))
+        except OSError as err:
+            raise CommitFailed(
+                f"no new segment can be made: {err.strerror}; nothing was written",
+                hint="make room on the file system of the ledger, then try again",
+            ) from err
+
+    def _discard(self, blank: Blank) -> None:
+        os.close(blank.fd)
+        self._folder.unlink(blank.name)
+
     def _dead(self) -> CommitFailed:
         reason = os.strerror(self.failed.errno or 0) if self.failed else "unknown"
         return CommitFailed(
@@ -263,8 +271,16 @@ class Journal:
         )
 
 
-def make_blank(folder: Folder, size: int) -> tuple[str, int, int]:
-    """Make a durable, blank segment under a temporary name: (name, descriptor, size in bytes).
+class Blank(NamedTuple):
+    """A durable segment without a line, still under a temporary name; `size` in bytes."""
+
+    name: str
+    fd: int
+    size: int
+
+
+def make_blank(folder: Folder, size: int) -> Blank:
+    """Make a blank segment of at least *size* bytes.
 
     The zeros are really written: a flush of a line then changes no metadata of the file system.
     """
@@ -279,7 +295,7 @@ def make_blank(folder: Folder, size: int) -> tuple[str, int, int]:
         os.close(fd)
         folder.unlink(name)
         raise
-    return name, fd, size
+    return Blank(name, fd, size)
 
 
 def seal(folder: Folder, position: Position, generation: int, segment_bytes: int) -> Position:

@@ -171,9 +171,14 @@ class Ledger:
         return self._written - self._checkpointed > bound
 
     @property
+    def has_spare(self) -> bool:
+        """Tell whether the next segment was made in advance."""
+        return self._journal.has_spare
+
+    @property
     def wants_spare(self) -> bool:
-        """Tell whether it is time to make the next segment; see `prepare_segment`."""
-        return self._journal.wants_spare
+        """Tell whether it is time for `prepare_segment`."""
+        return self._journal.is_half_full and not self._journal.has_spare
 
     def commit(self, operation: Operation, now: Now) -> object:
         """Perform *operation* durably and return its result.
@@ -239,9 +244,12 @@ class Ledger:
         """Make the next segment in advance; may run in a thread beside commits.
 
         Raises:
-            OSError: There is no room; the next rotation tries again.
+            CommitFailed: There is no room; the next rotation tries again.
         """
-        self._journal.prepare()
+        try:
+            self._journal.prepare()
+        except OSError as err:
+            raise CommitFailed(f"no segment can be made in advance: {err.strerror}") from err
 
     def checkpoint(self, *, rotate: bool = True) -> None:
         """Write a checkpoint of the present state; with *rotate* the journal starts a new segment.
