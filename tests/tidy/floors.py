@@ -8,9 +8,11 @@ from pathlib import Path
 
 # Ledger modules that may touch files, locks and clocks. All others are floor 0.
 LEDGER_IO = (
+    "ledger.files",
     "ledger.codec",
     "ledger.checkpoint",
     "ledger.journal",
+    "ledger.recovery",
     "ledger.store",
     "ledger.committer",
     "ledger.reader",
