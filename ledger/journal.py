@@ -1,7 +1,7 @@
 """The journal: segments filled ahead with zeros, one line a commit, flushed before anyone is told.
 
-A segment ends in a line break behind its zeros, so a cut file is recognised. A line holds no NUL,
-and a disk writes whole sectors: so a last line that never became durable shows zeros where its
+A segment ends in `END` behind its zeros, so a file that was cut is recognised. A line holds no
+NUL, and a disk writes whole sectors: so a last line that never became durable shows zeros where its
 missing sectors are, and anything else that does not verify was damaged later.
 """
 
@@ -23,6 +23,8 @@ SEGMENT_BYTES = 4 * 1024**2
 """Default size: a few thousand admissions, and filled within one or two hundredths of a second."""
 SECTOR_BYTES = 512
 """The least that a disk writes whole; larger sectors are multiples of it."""
+
+END = b"end\n"
 
 _NAME = re.compile(r"journal-([0-9]{16})\.jsonl", re.ASCII)
 _PAGE_BYTES = 4096
@@ -88,19 +90,20 @@ class Scan:
     def _read_segment(self, following: int | None) -> Iterator[Commit]:
         name, offset, chain = self.position.segment, self.position.offset, self.position.chain
         data = self._folder.read(name)
+        lines = data[: -len(END)]
         while self.generation + 1 != following:
-            if offset > len(data) or not data.endswith(b"\n"):
-                self._damaged(len(data), "the file was cut: it does not end in a line break")
-            end = data.find(b"\n", offset) + 1
-            if data[offset : offset + 1] in (b"", b"\0", b"\n"):
-                self._check_end(data, offset, following, "what is no line should be zeros")
+            if not data.endswith(END) or offset > len(lines):
+                self._damaged(len(data), "the file was cut: it does not end as a segment does")
+            end = lines.find(b"\n", offset) + 1
+            if lines[offset : offset + 1] in (b"", b"\0"):
+                self._check_end(lines, offset, following, "what is no line should be zeros")
                 return
             try:
-                commit = codec.decode_commit(data[offset:end], chain)
+                commit = codec.decode_commit(lines[offset:end], chain)
                 if commit.generation != self.generation + 1:
                     raise Malformed(f"generation {commit.generation} follows {self.generation}")
             except Malformed as err:
-                self._check_end(data, offset, following, str(err))
+                self._check_end(lines, offset, following, str(err))
                 return
             self.replayed_bytes += end - offset
             offset, chain = end, commit.chain
@@ -108,13 +111,13 @@ class Scan:
             self.generation = commit.generation
             yield commit
 
-    def _check_end(self, data: bytes, offset: int, following: int | None, rule: str) -> None:
-        """Prove that the journal may end at *offset* of *data*, which is not a verified line."""
+    def _check_end(self, lines: bytes, offset: int, following: int | None, rule: str) -> None:
+        """Prove that the journal may end at *offset* of *lines*, where no verified line begins."""
         if following is not None:
             self._damaged(offset, f"{rule}; {segment_name(following)} goes on behind it")
-        if data[offset:-1] == bytes(max(0, len(data) - 1 - offset)):
+        if lines[offset:] == bytes(len(lines) - offset):
             return
-        if not looks_torn(data, offset):
+        if not looks_torn(lines, offset):
             self._damaged(offset, rule)
         self.torn = True
 
@@ -123,15 +126,15 @@ class Scan:
         raise LedgerCorrupt(f"{path}, offset {offset}: {rule}", hint=check_hint(self._folder.path))
 
 
-def looks_torn(data: bytes, offset: int) -> bool:
-    """Tell whether all behind *offset* in the segment *data* can be one write that was cut short.
+def looks_torn(lines: bytes, offset: int) -> bool:
+    """Tell whether all behind *offset* can be one write that was cut short.
 
     That is a line of which whole sectors are missing, or its end. A complete line that does not
     verify was answered, so it is damage; so is a line that lacks only its line break.
     """
-    written = len(data[:-1].rstrip(b"\0"))
-    tail = data[offset:written]
-    if b"\n" in tail[:-1] or data[-1:] != b"\n":
+    written = len(lines.rstrip(b"\0"))
+    tail = lines[offset:written]
+    if b"\n" in tail[:-1]:
         return False
     if b"\0" not in tail and tail.endswith(b"\n"):
         return False
@@ -140,7 +143,7 @@ def looks_torn(data: bytes, offset: int) -> bool:
     start = offset
     while start < written:
         end = min(written, start - start % SECTOR_BYTES + SECTOR_BYTES)
-        sector = data[start:end]
+        sector = lines[start:end]
         if b"\0" in sector and sector.strip(b"\0"):
             return False
         start = end
@@ -173,7 +176,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._spares: deque[Blank] = deque()  # its pop and append are safe between threads
         self._fd = folder.open(position.segment, os.O_RDWR)
-        self._room = os.fstat(self._fd).st_size - 1
+        self._room = os.fstat(self._fd).st_size - len(END)
 
     def close(self) -> None:
         """Let go of the files; a segment that was made in advance is removed."""
@@ -242,16 +245,16 @@ class Journal:
             raise self._dead() from err
         os.close(self._fd)
         self.position = Position(following, 0, self.position.chain)
-        self._fd, self._room = fd, size - 1
+        self._fd, self._room = fd, size - len(END)
 
     def _next_blank(self, least_bytes: int) -> Blank:
         while self._spares:
             spare = self._spares.pop()
-            if spare.size > least_bytes:
+            if spare.size >= least_bytes + len(END):
                 return spare
             self._discard(spare)
         try:
-            return make_blank(self._folder, max(self._segment_bytes, least_bytes + 1))
+            return make_blank(self._folder, max(self._segment_bytes, least_bytes + len(END)))
         except OSError as err:
             raise CommitFailed(
                 f"no new segment can be made: {err.strerror}; nothing was written",
@@ -287,9 +290,9 @@ def make_blank(folder: Folder, size: int) -> Blank:
     size += -size % _PAGE_BYTES
     name, fd = folder.create_temporary("journal")
     try:
-        for offset in range(0, size - 1, len(_FILL)):
-            write_all(fd, memoryview(_FILL)[: min(len(_FILL), size - 1 - offset)], offset)
-        write_all(fd, b"\n", size - 1)
+        for offset in range(0, size, len(_FILL)):
+            write_all(fd, memoryview(_FILL)[: size - offset], offset)
+        write_all(fd, END, size - len(END))
         os.fsync(fd)
     except OSError:
         os.close(fd)

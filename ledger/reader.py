@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ledger import checkpoint
 from ledger.errors import LedgerBusy, LedgerCorrupt
-from ledger.files import Folder, translate
+from ledger.files import Folder, check_hint, translate
 from ledger.journal import Scan
 from ledger.state import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ledger.codec import Checkpoint
+
+T = TypeVar("T")
 
 _TRIES = 5
 """A rotation or an archived segment can take a file away under a reader, though not for ever."""
@@ -44,32 +48,41 @@ def read(directory: str | os.PathLike[str]) -> Snapshot:
     except OSError as err:
         raise translate(err, path) from err
     try:
-        return _read(folder)
+        return stable(folder, _replay)
     except OSError as err:
         raise translate(err, path) from err
     finally:
         folder.close()
 
 
-def _read(folder: Folder) -> Snapshot:
+def stable(folder: Folder, replay: Callable[[Folder, Checkpoint], T]) -> T:
+    """Return what *replay* makes of the checkpoint in *folder* and the segments behind it.
+
+    What looks missing or damaged is looked at again: a writer may have been in the middle of it.
+
+    Raises:
+        LedgerBusy: The files changed each time.
+        LedgerCorrupt: They stayed the same and can't be trusted.
+        OSError: There is no checkpoint, or a file can't be read.
+    """
     seen: set[int] = set()
     failure: LedgerCorrupt | FileNotFoundError | None = None
     for _ in range(_TRIES):
         base = checkpoint.read(folder)
         seen.add(base.generation)
         try:
-            return _replay(folder, base)
+            return replay(folder, base)
         except (FileNotFoundError, LedgerCorrupt) as err:
-            failure = err  # a writer may have been in the middle of it
+            failure = err
     if isinstance(failure, LedgerCorrupt):
         raise failure
     if len(seen) > 1:
         raise LedgerBusy(
-            f"the ledger in {folder.path} changed {_TRIES} times while it was read"
+            f"the ledger in {folder.path} changed {_TRIES} times while it was read",
+            hint="try again in a moment",
         ) from failure
     raise LedgerCorrupt(
-        f"a segment of the journal in {folder.path} is missing",
-        hint=f"look at it with: python -m ledger check {folder.path}",
+        f"a segment of the journal in {folder.path} is missing", hint=check_hint(folder.path)
     ) from failure
 
 
