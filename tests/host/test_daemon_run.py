@@ -54,7 +54,6 @@ def test_the_command_of_the_readme(served: DaemonLab, runtime: str) -> None:
     [
         (("true",), 0),
         (("sh", "-c", "exit 7"), 7),
-        (("sh", "-c", "kill -9 $$"), 137),
         (("/nowhere/at-all",), 127),
         (("no-such-program",), 127),
         (("/etc/passwd",), 126),
@@ -65,6 +64,16 @@ def test_exit_codes(served: DaemonLab, runtime: str, command: tuple[str, ...], c
     assert done.returncode == code, done.stderr
     run_id = done.stderr.split(b"Run: ")[1].split()[0].decode()
     assert served.run(run_id)["exit_code"] == (None if code in (126, 127) else code)
+
+
+def test_a_killed_workload_gives_137(served: DaemonLab, runtime: str) -> None:
+    process = served.popen("run", "--runtime-class", runtime, *SMALL, "--", "sleep", "100")
+    wait_until(lambda: [e["phase"] for e in served.reservations()] == ["running"])
+    run_id = served.reservations()[0]["id"]
+    assert served.axern("run", "cancel", run_id, "--grace", "0s").returncode == 0
+    process.communicate(timeout=60)
+    assert process.returncode == 137
+    served.wait_empty()
 
 
 def test_own_failures_exit_125_and_leave_nothing(served: DaemonLab) -> None:
@@ -92,8 +101,7 @@ def test_an_explicit_limit_is_refused_where_nothing_is_enforced(served: DaemonLa
 
 def test_two_megabytes_of_binary_come_through_apart(served: DaemonLab, runtime: str) -> None:
     script = (
-        "dd if=/dev/urandom of=/a bs=64k count=16 2>/dev/null;"
-        "dd if=/dev/urandom of=/b bs=64k count=16 2>/dev/null;"
+        "head -c 1048576 /dev/urandom > /a; head -c 1048576 /dev/urandom > /b;"
         "cat /a & cat /b >&2; wait; sha256sum /a /b > /sums; cat /sums >&2"
     )
     done = served.axern("run", "--runtime-class", runtime, *SMALL, "--", "sh", "-c", script)

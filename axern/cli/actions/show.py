@@ -182,10 +182,8 @@ def list_templates(where: Where, *, form: str) -> None:
     elif form == "ndjson":
         put_ndjson(answer["templates"])
     else:
-        rows = [
-            (entry["name"], entry["path"], entry["runtime_note"]) for entry in answer["templates"]
-        ]
-        put_table(("NAME", "PATH", "NOTE"), rows)
+        rows = [(entry["name"], entry["path"]) for entry in answer["templates"]]
+        put_table(("NAME", "PATH"), rows)
 
 
 def _ask(where: Where, target: str, from_files: Callable[[State], Json]) -> Json:
