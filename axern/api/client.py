@@ -145,10 +145,12 @@ class ChunkedDecoder:
 
     def _end_of_chunk(self, _content: bytearray) -> bool:
         line = self._take_line()
+        if line is None:
+            return False
         if line:
             raise ProtocolError("the daemon's answer has a chunk that is longer than its size")
         self._step = self._size
-        return line is not None
+        return True
 
     def _trailer(self, _content: bytearray) -> bool:
         line = self._take_line()
@@ -221,20 +223,26 @@ class Client:
         return _decoded(status, content)
 
     def events(self, target: str) -> Iterator[Event]:
-        """Yield the events of the stream *target* until the daemon ends it.
+        """Open the stream *target* and return its events, until the daemon ends it.
 
         Raises:
             ApiError, ConnectionLost, DaemonUnreachable, ProtocolError: As for `request`.
         """
         try:
             status, headers = self._send("GET", target, None, STREAM_TIMEOUT_S)
-            if headers.get("content-type", "").startswith("text/event-stream"):
-                parser = EventParser()
-                for part in self._content(headers):
-                    yield from parser.feed(part)
-            else:
+            if not headers.get("content-type", "").startswith("text/event-stream"):
                 _decoded(status, b"".join(self._content(headers)))
                 raise ProtocolError(f"the daemon answered {target} with no stream")
+        except BaseException:
+            self.close()
+            raise
+        return self._events(headers)
+
+    def _events(self, headers: dict[str, str]) -> Iterator[Event]:
+        parser = EventParser()
+        try:
+            for part in self._content(headers):
+                yield from parser.feed(part)
         finally:
             self.close()
 
@@ -302,12 +310,12 @@ class Client:
     def _head(self) -> tuple[int, dict[str, str]]:
         head = b""
         while b"\r\n\r\n" not in head:
+            if len(head) > _HEAD_LIMIT_BYTES:
+                raise ProtocolError("the daemon's answer has a head without an end")
             data = self._receive()
             if not data:
                 raise self._lost("closed the connection")
             head += data
-            if len(head) > _HEAD_LIMIT_BYTES:
-                raise ProtocolError("the daemon's answer has a head without an end")
         head, _, self._unread = head.partition(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").split("\r\n")
         words = status.split(" ", 2)

@@ -160,7 +160,7 @@ def _put_for_people(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Non
     from rich.table import Table
     from rich.text import Text
 
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
     for name in header:
         # Folding loses nothing, whatever the width: a cut id would be of no use.

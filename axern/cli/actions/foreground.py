@@ -32,6 +32,8 @@ RECONNECT_S = 60.0
 """How long a daemon may be away, as for a restart, before we give up."""
 OWN_FAILURE = 125
 """Exit code for everything that is not the workload's doing, as with `docker run`."""
+_QUIET_S = 1.0
+"""A shorter absence, as for a quick restart, is not worth a word among the workload's own."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -74,19 +76,21 @@ class Patience:
         self._sleep = sleep
         self._since: float | None = None
         self._wait_s = _FIRST_WAIT_S
+        self._told = False
 
     def succeed(self) -> None:
         """Forget earlier failures."""
-        self._since, self._wait_s = None, _FIRST_WAIT_S
+        self._since, self._wait_s, self._told = None, _FIRST_WAIT_S, False
 
     def wait(self, error: AxernError) -> None:
         """Wait before the next attempt, or raise *error* when it has been tried long enough."""
         now = self._clock()
-        if self._since is None:
-            self._since = now
-            say(f"axern: {error.message}; trying again for {RECONNECT_S:.0f} s")
+        self._since = now if self._since is None else self._since
         if now - self._since >= RECONNECT_S:
             raise error
+        if now - self._since >= _QUIET_S and not self._told:
+            self._told = True
+            say(f"axern: {error.message}; trying again for {RECONNECT_S:.0f} s")
         self._sleep(self._wait_s)
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
 
@@ -226,8 +230,9 @@ def follow(
         target = query(f"/v2/runs/{run_id}/stream", **{"from": pipe.offset, "follow": "true"})
         try:
             before_connecting()
-            for event in where.client().events(target):
-                patience.succeed()
+            events = where.client().events(target)
+            patience.succeed()
+            for event in events:
                 if event.name == "exit":
                     ended: Json = json.loads(event.data)["run"]
                     return ended

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from axern.cli.output import say
 from axern.errors import DaemonUnreachable
 from ledger.clock import Now
-from ledger.errors import InvalidArgument, NotFound
+from ledger.errors import InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -36,12 +36,9 @@ def read(where: Where, reason: DaemonUnreachable) -> State:
     from ledger.reader import read as read_files
 
     try:
-        return read_files(where.ledger_dir)
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise DaemonUnreachable(
-            f"{reason.message}; nor can the ledger be read: {error.strerror} ({where.ledger_dir})",
-            hint=reason.hint,
-        ) from error
+        return read_files(where.ledger_dir).state
+    except (NotFound, PermissionDenied) as error:
+        raise DaemonUnreachable(f"{reason.message}; {error.message}", hint=reason.hint) from error
 
 
 def reservations(state: State, namespace: str | None, phase: str | None) -> Json:

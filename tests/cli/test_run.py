@@ -1,0 +1,262 @@
+"""`axern run` with the fake daemon: the contract, refusals, broken connections, no daemon."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import TIMEOUT_S, Axern
+from tests.cli.contract import DOUBLE, MEBIBYTE, RunContract, read_until, wait_for
+from tests.cli.fake import FakeDaemon
+
+REFUSAL = {
+    "code": "node_memory_capacity_exhausted",
+    "diagnostic_code": "admission-blocked",
+    "admission_summary": "node memory capacity exhausted",
+    "retryable": True,
+    "retry_after_s": 12,
+    "generation": 4711,
+    "message": "node memory: requested 4GiB, committed 28GiB of 30GiB, short by 2GiB",
+    "hint": "ask for less",
+    "shortfalls": [{"gate": "node", "dimension": "memory_bytes", "short_by": 2147483648}],
+    "reasons": [],
+}
+
+
+class TestWithTheFakeDaemon(RunContract):
+    @pytest.fixture
+    def socket_path(self, fake: FakeDaemon) -> str:
+        return fake.path
+
+
+def test_a_refusal_is_125_with_its_code(axern: Axern, fake: FakeDaemon) -> None:
+    fake.refusal = (507, REFUSAL)
+    done = axern.run("run", "--", "true")
+    assert done.returncode == 125
+    assert done.stdout == b""
+    assert done.stderr.decode().splitlines() == [
+        f"axern: refused: {REFUSAL['message']} [node_memory_capacity_exhausted]",
+        "  hint: ask for less",
+    ]
+
+
+def test_a_refusal_in_json_is_the_whole_structure(axern: Axern, fake: FakeDaemon) -> None:
+    fake.refusal = (507, REFUSAL)
+    for words in (["run", "-o", "json", "--", "true"], ["run", "-d", "--output=json", "true"]):
+        done = axern.run(*words)
+        assert done.returncode == 125
+        assert json.loads(done.stdout) == {"error": REFUSAL}
+
+
+def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
+    axern.run(
+        *"run --request-cpu 1.5 --limit-cpu 2 --request-memory 512MiB --limit-memory 1GiB".split(),
+        *"--request-ephemeral-storage 10MiB --limit-ephemeral-storage 20MiB".split(),
+        *"--request-gpu-memory 1GiB --namespace team-a --cwd /tmp --ttl 1h30m".split(),
+        *"--template busybox --rootfs-readonly --runtime-class runc --request-id r1".split(),
+        *"--env A=1 --env A=2 --rootfs below --".split(),
+        *("echo", "--", "--help"),
+        cwd="/",
+    )
+    posted = [body for method, _, body in fake.requests if method == "POST"]
+    assert posted == [
+        {
+            "request_id": "r1",
+            "namespace": "team-a",
+            "command": ["echo", "--", "--help"],
+            "env": {"A": "2"},
+            "cwd": "/tmp",
+            "template": "busybox",
+            "rootfs": "/below",
+            "rootfs_readonly": True,
+            "runtime_class": "runc",
+            "requests": {
+                "cpu_milli": 1500,
+                "memory_bytes": 512 * MEBIBYTE,
+                "ephemeral_storage_bytes": 10 * MEBIBYTE,
+                "gpu_memory_bytes": 1024 * MEBIBYTE,
+            },
+            "limits": {
+                "cpu_milli": 2000,
+                "memory_bytes": 1024 * MEBIBYTE,
+                "ephemeral_storage_bytes": 20 * MEBIBYTE,
+            },
+            "ttl_ms": 5_400_000,
+        }
+    ]
+
+
+def test_what_is_left_out_is_not_sent(axern: Axern, fake: FakeDaemon) -> None:
+    axern.run("run", "true")
+    (body,) = [body for _, _, body in fake.requests if body]
+    assert body["requests"] == body["limits"] == body["env"] == {}
+    assert len(body.pop("request_id")) == 32
+    unset = {name for name, value in body.items() if value is None}
+    assert unset == {"template", "rootfs", "runtime_class", "ttl_ms"}
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["echo", "-n", "hi"], ["echo", "-n", "hi"]),
+        (["--cwd", "/", "echo", "--cwd", "x"], ["echo", "--cwd", "x"]),
+        (["--", "get", "x"], ["get", "x"]),
+        (["--", "--", "x"], ["--", "x"]),
+        (["echo", "a", "--", "b"], ["echo", "a", "--", "b"]),
+        (["--", "echo", "[bold]", ""], ["echo", "[bold]", ""]),
+    ],
+)
+def test_where_the_command_begins(
+    axern: Axern, fake: FakeDaemon, words: list[str], command: list[str]
+) -> None:
+    axern.run("run", *words)
+    assert [body["command"] for _, _, body in fake.requests if body] == [command]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--"],
+        ["--detach"],
+        ["lst"],
+        ["cancle", "abcd"],
+        ["--bogus", "--", "true"],
+        ["--request-cpu", "1e3", "--", "true"],
+        ["--ttl", "5", "--", "true"],
+        ["--env", "=x", "--", "true"],
+        ["--env", "NO_SUCH_VARIABLE", "--", "true"],
+    ],
+)
+def test_our_own_failures_are_125(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
+    done = axern.run("run", *words)
+    assert done.returncode == 125
+    assert done.stdout == b""
+    assert b"axern run" in done.stderr or b"[invalid_argument]" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert fake.runs == {}
+
+
+def test_unenforced_resources_are_told_once(axern: Axern, fake: FakeDaemon) -> None:
+    fake.enforced = False
+    assert axern.run("run", "true").stderr.count(b"not enforced") == 1
+    fake.enforced = True
+    assert b"not enforced" not in axern.run("run", "true").stderr
+
+
+def test_a_lost_answer_runs_nothing_twice(axern: Axern, fake: FakeDaemon) -> None:
+    fake.lose_answers = 2
+    done = axern.run("run", "--", "echo", "once")
+    assert (done.returncode, done.stdout) == (0, b"once\n")
+    posted = [body for _, _, body in fake.requests if body]
+    assert len(posted) == 3
+    assert posted[0] == posted[1] == posted[2]
+    assert len(fake.runs) == 1
+
+
+def test_broken_streams_are_resumed_without_loss(axern: Axern, fake: FakeDaemon) -> None:
+    fake.cut_streams = [0, 1, 5, 20, 700, 100_000, 2_000_000]
+    done = axern.run("run", "--", "sh", "-c", DOUBLE + "cat $f; cat $f >&2; rm $f; exit 5")
+    expected = bytes(range(256)) * (MEBIBYTE // 256)
+    assert done.returncode == 5
+    assert done.stdout == expected
+    assert done.stderr.partition(b"\n")[2] == expected
+    assert fake.cut_streams == []
+
+
+def test_a_restarted_daemon_is_found_again(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start("run", "--", "sh", "-c", "echo a; sleep 3; echo b") as process:
+        read_until(process.stdout, b"a")
+        fake.stop()
+        read_until(process.stderr, b"trying again")
+        fake.start()
+        stdout, _ = process.communicate(timeout=TIMEOUT_S)
+        assert (process.returncode, stdout) == (0, b"b\n")
+
+
+def test_a_signal_reaches_a_daemon_that_was_away(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start("run", "--", "sh", "-c", "echo a; exec sleep 600") as process:
+        read_until(process.stdout, b"a")
+        fake.stop()
+        read_until(process.stderr, b"trying again")
+        process.send_signal(signal.SIGINT)
+        read_until(process.stderr, b"cancelling")
+        fake.start()
+        process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 130
+        assert [run.view["status"] for run in fake.runs.values()] == ["cancelled"]
+
+
+def test_a_slow_reader_does_not_keep_a_signal_back(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start("run", "--", "sh", "-c", "exec cat /dev/zero") as process:
+        wait_for(lambda: any(run.log for run in fake.runs.values()), "no output")
+        process.send_signal(signal.SIGINT)
+        wait_for(lambda: all(run.over for run in fake.runs.values()), "not cancelled")
+        assert process.poll() is None  # it still hands over what was written
+        process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 130
+
+
+def test_an_ignored_signal_stays_ignored(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start(
+        *("run", "--", "sh", "-c", "echo a; sleep 0.5; exit 4"),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    ) as process:
+        read_until(process.stdout, b"a")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 4
+
+
+def test_closed_descriptors_stay_out_of_the_way(axern: Axern, fake: FakeDaemon) -> None:
+    command = 'exec "$@" <&- >&- 2>&-'
+    words = axern.argv("run", "--", "sh", "-c", "echo out; echo err >&2; exit 9")
+    assert subprocess.run(["sh", "-c", command, "sh", *words], check=False).returncode == 9
+
+
+def test_a_full_disk_is_told(axern: Axern, fake: FakeDaemon) -> None:
+    with open("/dev/full", "wb") as full:
+        done = axern.run("run", "echo", "x", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 125
+    assert b"No space left" in done.stderr
+
+
+def test_a_non_blocking_output_loses_nothing(axern: Axern, fake: FakeDaemon) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with axern.start("run", "--", "head", "-c", "500000", "/dev/zero", stdout=writing) as process:
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            assert pipe.read() == bytes(500_000)
+        process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["absent", "refused", "silent"])
+def test_without_a_daemon_run_leaves_no_trace(
+    short_root: Path, fake: FakeDaemon, axern: Axern, kind: str
+) -> None:
+    if kind == "silent":
+        fake.silent = True
+    else:
+        fake.stop()
+        if kind == "refused":
+            Path(fake.path).touch()
+    before = sorted(short_root.rglob("*"))
+    done = axern.run("run", "-o", "json", "--", "true", cwd=short_root)
+    assert done.returncode == 125
+    assert json.loads(done.stdout)["error"]["code"] == "daemon_unreachable"
+    assert b"[daemon_unreachable]" in done.stderr
+    assert sorted(short_root.rglob("*")) == before
+    assert fake.runs == {}
+    fake.silent = False
+
+
+def test_a_forbidden_socket_is_named(short_root: Path) -> None:
+    path = "/" + "x" * 200
+    done = Axern(("--socket", path)).run("run", "true")
+    assert done.returncode == 125
+    assert b"[invalid_argument]" in done.stderr

@@ -1,0 +1,178 @@
+"""What the commands show that only look: from the daemon, and from the ledger's files."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from axern import __version__
+from tests.cli.command import Axern
+from tests.cli.fake import AT, DIMENSIONS, FakeDaemon
+
+RESERVATION = {
+    "id": "0123456789abcdef0123456789abcdef",
+    "namespace": "default",
+    "owner": {"kind": "external", "uid": 0, "name": "a\x1b[2J[bold]"},
+    "phase": "running",
+    "liveness": "active",
+    "requests": dict.fromkeys(DIMENSIONS, 0) | {"cpu_milli": 500, "sandbox_slots": 1},
+    "limits": dict.fromkeys(DIMENSIONS),
+    "charged": dict.fromkeys(DIMENSIONS, 0) | {"cpu_milli": 500, "sandbox_slots": 1},
+    "enforced": True,
+    "runtime_class": "runsc",
+    "lane": 0,
+    "gpu_device": None,
+    "created_at": AT,
+    "expires_at": None,
+    "last_heartbeat_at": None,
+    "request_id": None,
+    "reason": None,
+}
+
+EVERY_COMMAND = [
+    ["reservations"],
+    ["reservations", "list"],
+    ["reservations", "inspect", "0123"],
+    ["node", "capacity"],
+    ["node", "status"],
+    ["template", "list"],
+    ["run", "list"],
+    ["run", "get", "0123"],
+    ["run", "cancel", "0123"],
+    ["run", "logs", "0123"],
+]
+
+
+def test_version(tmp_path: Path) -> None:
+    nowhere = Axern(("--socket", str(tmp_path / "none")))
+    for words in (["version"], ["--version"]):
+        done = nowhere.run(*words)
+        assert (done.returncode, done.stdout) == (0, f"axern {__version__}\n".encode())
+    assert nowhere.json("version", "-o", "json") == {"version": __version__}
+
+
+def test_reservations_as_a_table(axern: Axern, fake: FakeDaemon) -> None:
+    fake.reservations = [RESERVATION]
+    for words in (["reservations"], ["reservations", "list", "--format", "text"]):
+        done = axern.run(*words)
+        header, row = done.stdout.decode().splitlines()
+        assert header.split()[:6] == ["ID", "NAMESPACE", "OWNER", "PHASE", "LIVENESS", "CPU"]
+        assert "GPU" not in header
+        assert row.startswith("0123456789ab  default")
+        assert r"a\x1b[2J[bold]" in row
+        assert done.stderr == b""
+
+
+def test_no_reservations_is_a_header(axern: Axern) -> None:
+    assert axern.run("reservations").stdout.count(b"\n") == 1
+
+
+def test_reservations_for_programs(axern: Axern, fake: FakeDaemon) -> None:
+    fake.reservations = [RESERVATION, RESERVATION]
+    whole = axern.json("reservations", "list", "-o", "json")
+    assert whole == {"reservations": [RESERVATION] * 2, "generation": 41, "source": "daemon"}
+    lines = axern.run("reservations", "list", "--format", "ndjson").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [RESERVATION] * 2
+    assert axern.json("reservations", "inspect", "0123", "-o", "json")["reservation"] == RESERVATION
+
+
+def test_filters_are_sent(axern: Axern, fake: FakeDaemon) -> None:
+    axern.run("reservations", "list", "--namespace", "a b", "--phase", "running")
+    assert fake.requests[-1][1] == "/v2/reservations?namespace=a+b&phase=running"
+    axern.run("run", "list", "--namespace", "x", "--status", "failed")
+    assert fake.requests[-1][1] == "/v2/runs?namespace=x&status=failed"
+
+
+def test_fields_are_in_one_column(axern: Axern, fake: FakeDaemon) -> None:
+    fake.reservations = [RESERVATION]
+    lines = axern.run("reservations", "inspect", "0123").stdout.decode().splitlines()
+    assert lines[0] == "id:             0123456789abcdef0123456789abcdef"
+    assert "requests:       CPU 500m, sandbox slots 1" in lines
+    assert "limits:         none" in lines
+    assert "lane:           0" in lines
+    assert "expires:        -" in lines
+
+
+def test_the_node(axern: Axern) -> None:
+    status = axern.run("node", "status").stdout.decode()
+    assert "node:         node-1" in status
+    assert "runc" in status
+    assert "runtime/runc" in status
+    capacity = axern.run("node", "capacity").stdout.decode().splitlines()
+    assert len(capacity) == 1 + len(DIMENSIONS)
+    assert "EFFECTIVE ALLOCATABLE" in capacity[0]
+    assert axern.json("node", "capacity", "-o", "json")["source"] == "daemon"
+
+
+def test_templates(axern: Axern) -> None:
+    assert b"/t/busybox" in axern.run("template", "list").stdout
+    assert axern.json("template", "list", "-o", "json")["templates"][0]["name"] == "busybox"
+
+
+def test_runs(axern: Axern) -> None:
+    axern.run("run", "--", "echo", "a b\x1b")
+    (run,) = axern.json("run", "list", "-o", "json")["runs"]
+    header, row = axern.run("run", "list").stdout.decode().splitlines()
+    assert header.split() == ["ID", "NAMESPACE", "STATUS", "EXIT", "CREATED", "COMMAND"]
+    assert row.split()[:4] == [run["id"][:12], "default", "succeeded", "0"]
+    assert row.endswith(r"echo 'a b\x1b'")
+    assert b"exit code:        0" in axern.run("run", "get", run["id"][:4]).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (["run", "get", "beef"], "not_found", 5),
+        (["run", "logs", "beef"], "not_found", 5),
+        (["run", "logs", "-f", "beef"], "not_found", 5),
+        (["run", "cancel", "beef"], "not_found", 5),
+        (["run", "get", "x"], "invalid_argument", 2),
+        (["run", "cancel", "--grace", "5", "beef"], "invalid_argument", 2),
+        (["node", "stats"], "invalid_argument", 2),
+        (["run", "get", "--bogus"], "invalid_argument", 2),
+    ],
+)
+def test_exit_codes(axern: Axern, words: list[str], code: str, exit_code: int) -> None:
+    done = axern.run(*words)
+    assert done.returncode == exit_code
+    assert done.stdout == b""
+    assert f"[{code}]".encode() in done.stderr
+    if "logs" not in words:
+        failed = axern.run(*words, "-o", "json")
+        assert failed.returncode == exit_code
+        assert json.loads(failed.stdout)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_a_closed_output_is_quiet(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
+    fake.reservations = [RESERVATION]
+    run_id = axern.run("run", "-d", "--", "echo", "x").stdout.decode().strip()
+    words = [run_id if word == "0123" and words[0] == "run" else word for word in words]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = axern.run(*words, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND)
+def test_no_daemon_and_no_ledger_is_6(short_root: Path, words: list[str]) -> None:
+    config = short_root / "axern.toml"
+    config.write_text(f'state_dir = "{short_root}/state"\nrun_dir = "{short_root}/run"\n')
+    done = Axern(("--config", str(config))).run(*words)
+    assert done.returncode == 6
+    assert b"[daemon_unreachable]" in done.stderr
+    assert done.stdout == b""
+    assert os.listdir(short_root) == ["axern.toml"]
+
+
+def test_a_silent_daemon_counts_as_down(axern: Axern, fake: FakeDaemon) -> None:
+    fake.silent = True
+    done = axern.run("node", "status", "-o", "json")
+    fake.silent = False
+    assert done.returncode == 6
+    error: dict[str, Any] = json.loads(done.stdout)["error"]
+    assert (error["code"], error["retryable"]) == ("daemon_unreachable", True)
