@@ -1,4 +1,4 @@
-"""The filestore: one folder a sandbox for what it writes, measured and removed without a trace.
+"""The filestore: one folder a sandbox for what it writes, removed without a trace.
 
 What is removed was written by a stranger: links are never followed, no depth or name can stop the
 removal, and it never reaches into a mount.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from axern.errors import FilestoreError
 from axern.host.linux import (
@@ -27,16 +25,6 @@ from axern.host.linux import (
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STAY_BELOW = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
-_BLOCK_BYTES = 512
-"""Unit of st_blocks, whatever the file system's own block size is; see stat(2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a tree occupies: allocated bytes, and inodes including its top folder."""
-
-    bytes: int
-    inodes: int
 
 
 def create_folder(path: str, *, mode: int, uid: int = 0, gid: int = 0) -> None:
@@ -53,26 +41,6 @@ def create_folder(path: str, *, mode: int, uid: int = 0, gid: int = 0) -> None:
         raise FilestoreError(
             f"cannot make the folder {path}", syscall="mkdir", path=path, errno=err.errno
         ) from err
-
-
-def usage(path: str) -> Usage:
-    """Return what the tree at *path* occupies; a missing one is 0. Hard links count once each."""
-    total_bytes = 0
-    inodes = 0
-    seen: set[int] = set()
-    for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
-        entries = [os.fstat(folder_fd)]
-        for name in (*files, *(name for name in folders if _is_link(name, folder_fd))):
-            try:
-                entries.append(os.stat(name, dir_fd=folder_fd, follow_symlinks=False))
-            except FileNotFoundError:
-                continue
-        for entry in entries:
-            if entry.st_ino not in seen:
-                seen.add(entry.st_ino)
-                total_bytes += entry.st_blocks * _BLOCK_BYTES
-                inodes += 1
-    return Usage(total_bytes, inodes)
 
 
 def remove_tree(path: str) -> bool:
@@ -185,10 +153,6 @@ def _insist(folder_fd: int, name: str, action: Callable[[], None]) -> None:
         finally:
             os.close(entry_fd)
         action()
-
-
-def _is_link(name: str, folder_fd: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
 
 
 def _open_below(folder_fd: int, name: str) -> int:

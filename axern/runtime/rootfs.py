@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from axern.errors import MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
-from axern.host import filestore, idmap, linux
+from axern.host import filestore, idmap, linux, mounts
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import SandboxSpec
 
@@ -26,6 +26,7 @@ _FILE_MODE = 0o644
 _FOLDER_MODE = 0o755
 _TRAVERSE_MODE = 0o710
 """The mapped root, as the folder's group, may pass through; nobody else on the host."""
+_DETACH_TIMEOUT_S = 10
 _MAGIC_BYTES = 256
 """BINPRM_BUF_SIZE of include/uapi/linux/binfmts.h: what the kernel looks at to choose a format."""
 _INTERPRETER_DEPTH = 4
@@ -87,7 +88,6 @@ def mount(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
         options = f"lowerdir={paths.skeleton}:{paths.lower}"
     try:
         linux.mount("overlay", paths.rootfs, "overlay", flags, options)
-        linux.unmount(paths.lower)
     except OSError as err:
         raise MountError(
             f"cannot mount the root file system of {spec.sandbox_id}",
@@ -96,6 +96,9 @@ def mount(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
             errno=err.errno,
             data=options,
         ) from err
+    # A program that another thread is just starting holds a copy of the lower's descriptor until
+    # its exec, so that the lower may be busy for a moment.
+    mounts.unmount_below(paths.lower, _DETACH_TIMEOUT_S)
 
 
 def _attach_lower(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:

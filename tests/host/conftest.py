@@ -1,0 +1,207 @@
+"""A place of their own for sandboxes under test, and the proof that none left anything there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from axern.host import cgroup, filestore, mounts
+from axern.runtime import launch, monitor, output, teardown, template
+from axern.runtime.layout import Layout
+from axern.runtime.oci import SandboxSpec
+from axern.runtime.teardown import Evidence
+
+EXIT_LIMIT_S = 120.0
+"""Generous: the machine may be busy with other tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one sandbox, buried."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    evidence: Evidence
+
+
+@dataclass(slots=True)
+class Lab:
+    """Roots below one temporary folder and one control group, and the sandboxes made in them."""
+
+    layout: Layout
+    rootfs: str
+    made: list[SandboxSpec] = field(default_factory=list)
+
+    def spec(
+        self,
+        runtime: str,
+        *argv: str,
+        rootfs: str | None = None,
+        rootfs_readonly: bool = False,
+        env: tuple[tuple[str, str], ...] = (),
+        cwd: str = "/",
+    ) -> SandboxSpec:
+        """Return a new sandbox; its lane is its number, so that neighbours differ."""
+        spec = SandboxSpec(
+            sandbox_id=secrets.token_hex(16),
+            runtime=runtime,
+            argv=argv,
+            env=env,
+            cwd=cwd,
+            rootfs=rootfs or self.rootfs,
+            rootfs_readonly=rootfs_readonly,
+            lane=len(self.made),
+            hostname="lab",
+        )
+        self.made.append(spec)
+        return spec
+
+    def launch(self, spec: SandboxSpec) -> None:
+        """Create and start a sandbox."""
+        launch.create(spec, self.layout)
+        launch.start(spec, self.layout)
+
+    def wait_exit(self, spec: SandboxSpec) -> int:
+        """Wait for the exit file and return the code in it."""
+        paths = self.layout.sandbox(spec.sandbox_id)
+        wait_until(lambda: monitor.read_exit(paths) is not None)
+        ended = monitor.read_exit(paths)
+        assert ended is not None
+        return ended.exit_code
+
+    def outputs(self, spec: SandboxSpec) -> dict[str, bytes]:
+        """Return all that a sandbox has written so far."""
+        found = {"stdout": b"", "stderr": b""}
+        offset = 0
+        while chunks := output.read_log(self.layout.sandbox(spec.sandbox_id).log, offset):
+            for chunk in chunks:
+                found[chunk.stream] += chunk.data
+            offset = chunks[-1].next_offset
+        return found
+
+    def bury(self, spec: SandboxSpec) -> Evidence:
+        """Bury a sandbox."""
+        return teardown.bury(spec.runtime, self.layout, spec.sandbox_id)
+
+    def finish(self, spec: SandboxSpec) -> Outcome:
+        """Wait for the exit, read the outputs, bury."""
+        exit_code = self.wait_exit(spec)
+        written = self.outputs(spec)
+        return Outcome(exit_code, written["stdout"], written["stderr"], self.bury(spec))
+
+    def run(self, spec: SandboxSpec) -> Outcome:
+        """Launch and finish."""
+        self.launch(spec)
+        return self.finish(spec)
+
+    def leftovers(self) -> list[str]:
+        """Name everything of any sandbox that is still there, found without the code under test."""
+        layout = self.layout
+        base = os.path.dirname(layout.run_dir)
+        found = [f"mount {p}" for p in mounts.mounts_below(base) if p != layout.sandboxes]
+        folders = (layout.sandboxes, layout.filestore, f"{layout.run_dir}/runc")
+        for folder in (*folders, f"{layout.run_dir}/runsc"):
+            found += [f"{folder}/{name}" for name in os.listdir(folder)]
+        for mounted in (layout.hierarchies.unified, *layout.hierarchies.legacy):
+            for part in ("sandboxes", "monitors"):
+                folder = f"{mounted}/{layout.cgroup_root}/{part}"
+                if os.path.isdir(folder):
+                    found += [e.path for e in os.scandir(folder) if e.is_dir()]
+        ids = {spec.sandbox_id.encode() for spec in self.made}
+        for pid, words in command_lines():
+            if any(sandbox_id in words for sandbox_id in ids):
+                found.append(f"process {pid}: {words!r}")
+        return found
+
+
+def command_lines() -> Iterator[tuple[int, bytes]]:
+    """Yield number and command line of every process on the host."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    yield int(name), file.read()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = EXIT_LIMIT_S) -> None:
+    """Look until *holds* does; fail after *limit_s*."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not come true in time"
+        time.sleep(0.002)
+
+
+def digest_tree(top: str) -> str:
+    """Return a hash of everything that a reader of the tree could see changed."""
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(top):
+        folders.sort()
+        for name in sorted((*files, *folders, ".")):
+            path = os.path.join(folder, name)
+            seen = os.lstat(path)
+            facts = (path, seen.st_mode, seen.st_uid, seen.st_gid, seen.st_size, seen.st_mtime_ns)
+            digest.update(
+                repr((*facts, sorted(os.listxattr(path, follow_symlinks=False)))).encode()
+            )
+            if stat.S_ISLNK(seen.st_mode):
+                digest.update(os.readlink(path).encode())
+            elif stat.S_ISREG(seen.st_mode):
+                with open(path, "rb") as file:
+                    digest.update(file.read())
+    return digest.hexdigest()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """Yield a lab; afterwards bury what the test left to it, and prove that nothing is left."""
+    base = tempfile.mkdtemp(prefix="axern-test-")
+    os.chmod(base, 0o711)  # noqa: S103 - a sandbox's root must reach its own folder below it
+    layout = Layout(
+        state_dir=f"{base}/state",
+        run_dir=f"{base}/run",
+        filestore=f"{base}/filestore",
+        templates=f"{base}/templates",
+        cgroup_root=f"axern-test-{os.getpid()}-{secrets.token_hex(4)}",
+        hierarchies=cgroup.find_hierarchies(),
+    )
+    layout.prepare()
+    lab = Lab(layout, template.make_busybox(layout.templates).rootfs)
+    try:
+        yield lab
+    finally:
+        for spec in lab.made:
+            lab.bury(spec)
+        left = lab.leftovers()
+        mounts.unmount_below(base, 10)
+        for mounted in (layout.hierarchies.unified, *layout.hierarchies.legacy):
+            cgroup.remove_folder(f"{mounted}/{layout.cgroup_root}", 10)
+        filestore.remove_tree(base)
+    assert left == []
+
+
+@pytest.fixture(params=["runc", "runsc"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Run the test once with each runtime."""
+    return str(request.param)
+
+
+def is_active(pattern: str) -> bool:
+    """Say whether a process with *pattern* in its command line lives on the host."""
+    return any(pattern.encode() in words for _, words in command_lines())
+
+
+def run_on_host(*argv: str) -> None:
+    """Run a program of the host that the test needs."""
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
