@@ -139,7 +139,6 @@ class Settings(BaseModel):
     conmon: str = Field("", description="path of conmon; empty: searched in the system's folders")
     runc: str = Field("", description="path of runc; empty: searched")
     runsc: str = Field("", description="path of runsc; empty: searched")
-    busybox: str = Field("", description="path of a static busybox; empty: searched")
 
     @property
     def socket_path(self) -> str:
