@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from axern.cli.output import say
 from axern.errors import DaemonUnreachable
-from ledger.clock import Now
 from ledger.errors import InvalidArgument, NotFound, PermissionDenied
-from ledger.reservation import UNOBSERVED
 
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
+    from ledger.clock import Now
     from ledger.reservation import Reservation
     from ledger.state import State
 
@@ -92,6 +91,7 @@ def _origin(state: State) -> Json:
 
 def _view(row: Reservation, now: Now) -> Json:
     from axern.api.views import reservation_view
+    from ledger.reservation import UNOBSERVED
 
     return reservation_view(row, UNOBSERVED, now)
 
@@ -101,6 +101,8 @@ def _now(state: State) -> Now:
 
     Deadlines count on the boot of the last commit; only there can they be turned into wall time.
     """
+    from ledger.clock import Now
+
     with open(_BOOT_ID, encoding="ascii") as file:
         boot_id = file.read().strip()
     if boot_id != state.clock.boot_id:
