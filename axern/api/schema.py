@@ -84,10 +84,14 @@ Amounts = create_model(
 )
 
 
-class Demanding(BaseModel):
-    """What every request for resources has."""
+class Body(BaseModel):
+    """A request's body: every field known, of exactly its type."""
 
     model_config = _STRICT
+
+
+class Demanding(Body):
+    """What every request for resources has."""
 
     request_id: RequestId | None = None
     namespace: Label = "default"
@@ -119,10 +123,8 @@ class RunRequest(Demanding):
     runtime_class: Literal["runsc", "runc"] | None = None
 
 
-class OwnerProcess(BaseModel):
+class OwnerProcess(Body):
     """The process that a lease belongs to, as the client knows it."""
-
-    model_config = _STRICT
 
     pid: Annotated[int, Field(ge=1, le=2**22)]
 
@@ -135,16 +137,14 @@ class ReserveRequest(Demanding):
     owner_process: OwnerProcess | None = None
 
 
-class HeartbeatRequest(BaseModel):
+class HeartbeatRequest(Body):
     """Say that a lease's owner is alive, and how long from now the lease shall last."""
-
-    model_config = _STRICT
 
     token: Annotated[str, Field(max_length=128)]
     ttl_ms: Milliseconds | None = None
 
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Body)
 
 
 def parse(model: type[Model], body: dict[str, Any]) -> Model:
@@ -163,11 +163,11 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
         raise InvalidArgument(f"{where}: {message}{more}") from None
 
 
-def _reference(model: type[BaseModel]) -> dict[str, Any]:
+def _reference(model: type[Body]) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def openapi(version: str, routes: list[tuple[str, str, str, type[BaseModel] | None]]) -> Any:
+def openapi(version: str, routes: list[tuple[str, str, str, type[Body] | None]]) -> Any:
     """Return the OpenAPI 3.1 document of *routes*: (method, path, what it does, body model)."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {"Problem": _problem_schema()}

@@ -20,8 +20,6 @@ from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, 
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from axern.daemon.parts import Parts
 
 Parameters = dict[str, str]
@@ -37,7 +35,7 @@ class Route:
     path: str
     summary: str
     action: Action
-    body: type[BaseModel] | None = None
+    body: type[schema.Body] | None = None
 
     def match(self, method: str, path: str) -> Parameters | None:
         """Return the parameters if this route answers *method* and *path*, else None."""

@@ -54,9 +54,8 @@ class RunService:
         granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
         if granted is not None and self._parts.runs.spec(granted) is not None:
             return self.view(granted)
-        run_id = secrets.token_hex(ID_LENGTH // 2)
         run_spec = RunSpec(
-            id=run_id,
+            id=secrets.token_hex(ID_LENGTH // 2),
             namespace=body.namespace,
             uid=peer.uid,
             command=tuple(body.command),
@@ -71,10 +70,8 @@ class RunService:
             enforced=self._parts.is_enforced,
             created_wall_ms=self._parts.clock().wall_ms,
         )
-        await asyncio.to_thread(self._parts.runs.save_spec, run_spec)
-        failpoint("launch.spec")
         proposal = transitions.Proposal(
-            id=run_id,
+            id=run_spec.id,
             namespace=body.namespace,
             owner=Owner(RUN, peer.uid),
             spec=spec,
@@ -86,16 +83,26 @@ class RunService:
             request_id=body.request_id,
             ttl_ms=body.ttl_ms,
         )
+        return self.view(await self._admit(run_spec, proposal))
+
+    async def _admit(self, spec: RunSpec, proposal: transitions.Proposal) -> str:
+        """Store *spec*, charge it, let it live; return the id, of an earlier run if it is a retry.
+
+        A refusal leaves nothing behind.
+        """
+        runs = self._parts.runs
+        await asyncio.to_thread(runs.save_spec, spec)
+        failpoint("launch.spec")
         try:
             reservation = await self._parts.reserve(proposal)
         except AxernError:
-            await asyncio.to_thread(self._parts.runs.discard, run_id)
+            await asyncio.to_thread(runs.discard, spec.id)
             raise
         failpoint("launch.reserved")
-        if reservation.id != run_id:
-            await asyncio.to_thread(self._parts.runs.discard, run_id)
+        if reservation.id != spec.id:
+            await asyncio.to_thread(runs.discard, spec.id)
         self._parts.lives.begin(reservation.id)
-        return self.view(reservation.id)
+        return reservation.id
 
     def _rootfs(self, body: RunRequest, peer: Peer) -> tuple[str, str | None]:
         if body.rootfs is not None and body.template is not None:
