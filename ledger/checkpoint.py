@@ -13,6 +13,7 @@ from ledger.state import State
 
 CHECKPOINT = "ledger.json"
 PREVIOUS = "ledger.json.prev"
+_WRITE_BYTES = 64 * 1024
 
 
 def of(state: State, node_id: str, position: Position) -> Checkpoint:
@@ -90,7 +91,12 @@ def write_small(folder: Folder, name: str, content: bytes) -> None:
 
 def _write_chunks(fd: int, chunks: Iterable[bytes]) -> int:
     offset = 0
+    pending = bytearray()
     for chunk in chunks:
-        write_all(fd, chunk, offset)
-        offset += len(chunk)
-    return offset
+        pending += chunk
+        if len(pending) >= _WRITE_BYTES:
+            write_all(fd, bytes(pending), offset)
+            offset += len(pending)
+            pending.clear()
+    write_all(fd, bytes(pending), offset)
+    return offset + len(pending)
