@@ -1,0 +1,308 @@
+"""The ledger on real files against a dict: every operation, every kind of stop, after each a look.
+
+What was acknowledged must be there, what was refused must have changed nothing, what was never
+flushed must be gone, and rows and accounts must agree.
+"""
+
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import NoReturn
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ledger import invariants, reader
+from ledger.clock import Now
+from ledger.errors import AdmissionRefused, AxernError, CommitFailed
+from ledger.resources import OptionalResources
+from ledger.store import Batch, Ledger, Operation
+from tests.property.model import (
+    SPACES,
+    Advance,
+    BeatOp,
+    Forget,
+    Hold,
+    MakeClaim,
+    Model,
+    Observe,
+    Op,
+    Outcome,
+    Quota,
+    Renew,
+    Reserve,
+    seen,
+)
+
+# Where a flush costs nothing: this is about what is written, not about disks.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+SEGMENT_BYTES = 16 * 1024
+SECTOR_BYTES = 512
+
+
+def any_of(ops: Sequence[Op]) -> st.SearchStrategy[Op]:
+    """Draw one of *ops*; `sampled_from` does the same and spells out the whole list in reports."""
+    return st.integers(0, len(ops) - 1).map(lambda index: ops[index])
+
+
+WHICH = range(8)
+SMALL = list(product((0, 1, 300, 900), (0, 4, 9), (0, 1)))
+LARGE = list(product((0, 800, 4000), (0, 15, 40), (0, 3, 6)))
+LIFETIMES = ((None, None), (700, None), (700, 5000), (5000, 700), (None, 5000), (0, 0))
+REQUESTS = ((None, ""), (None, ""), *product(("q1", "q2", "q3"), "ab"))
+QUOTAS = (
+    OptionalResources(),
+    OptionalResources(1000),
+    OptionalResources(memory_bytes=12, sandbox_slots=2),
+    OptionalResources(0, 0, sandbox_slots=0),
+)
+TARGETS = ("starting", "running", "stopping", "retiring", "released")
+
+# Every operation there is, made beforehand: drawing is most of what a step costs, and this way it
+# is one draw.
+reserving = any_of(
+    [
+        Reserve(0, "", space, amounts, lease, *lifetime, *request)
+        for space, amounts, lease, lifetime, request in product(
+            SPACES, SMALL, (False, True), LIFETIMES, REQUESTS
+        )
+    ]
+)
+advancing = any_of(
+    [
+        Advance(which, "", target, memory)
+        for memory, target, which in product((0, 12), TARGETS, WHICH)
+    ]
+)
+leasing = any_of(
+    [
+        *(Renew(which, "", ttl_ms) for ttl_ms, which in product((0, 700, 5000), WHICH)),
+        *map(BeatOp, WHICH),
+    ]
+)
+administering = any_of(
+    [
+        *(Observe(amounts=amounts) for amounts in LARGE),
+        *(Quota(0, "", space, quota) for space, quota in product(SPACES, QUOTAS)),
+        *(Hold(amounts=amounts) for amounts in (None, *SMALL)),
+        *(MakeClaim(0, "", *claim) for claim in product(SPACES[1:], SMALL[::4], (False, True))),
+        *(Forget(request_id=name) for name in ("q1", "q2", "q3")),
+    ]
+)
+anything = st.one_of(reserving, advancing, leasing, administering)
+few = st.lists(anything, min_size=1, max_size=3)
+
+
+def abandon(ledger: Ledger, path: str) -> None:
+    """Close what the ledger has open below *path* and do nothing else, as the kernel does."""
+    ledger._lock.release()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith(path):
+                os.close(int(name))
+        except FileNotFoundError:
+            continue
+
+
+def refuse(_descriptor: int) -> NoReturn:
+    """Stand in for a flush on a broken disk."""
+    raise OSError(errno.EIO, "planted")
+
+
+def outcome_of(outcome: object) -> str:
+    """Return the code of an error, and an empty text for a result."""
+    if isinstance(outcome, AdmissionRefused):
+        return "refused"
+    return outcome.code if isinstance(outcome, AxernError) else ""
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """One ledger and its model; `executed` counts the rules of all examples."""
+
+    executed = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory(prefix="axern-machine-", dir=MEMORY)
+        self.path = os.path.join(self.folder.name, "ledger")
+        self.now = Now("boot-0", 1000, 1000, 1000)
+        self.boots = 0
+        self.read_at = 0
+        self.age = 0  # steps since it was opened: opening is dear, so there are a few between
+        self.model = Model(self.now)
+        self.ledger = self._open()
+        self.is_open = True
+        self.perform([Observe(amounts=(4000, 40, 6))])
+        self.perform([Quota(namespace=name) for name in SPACES[1:]])
+
+    def teardown(self) -> None:
+        if self.is_open:
+            self.ledger.close()
+        self.folder.cleanup()
+
+    def _open(self) -> Ledger:
+        return Ledger.open(
+            self.path,
+            self.now,
+            segment_bytes=SEGMENT_BYTES,
+            lock_timeout_s=0,
+            least_generation=self.model.generation,
+        )
+
+    def expect(self, model: Model, ops: Sequence[Op]) -> tuple[list[Operation], list[Outcome]]:
+        """Do *ops* to *model*; return what to hand to the ledger, and what it must answer."""
+        operations: list[Operation] = []
+        outcomes: list[Outcome] = []
+        for op in ops:
+            bound, now = op.bind(model), self.now
+            outcomes.append(bound.expect(model, now))
+            operations.append(lambda view, bound=bound, now=now: bound.change(view, now))  # type: ignore[misc]  # bound early
+        if any(changed for _, changed in outcomes):
+            model.generation += 1
+            model.clock = self.now
+        return operations, outcomes
+
+    def perform(self, ops: Sequence[Op]) -> None:
+        """Commit *ops* together and compare each answer."""
+        operations, outcomes = self.expect(self.model, ops)
+        batch = self.ledger.stage(operations, self.now)
+        self.ledger.flush(batch)
+        self.ledger.publish(batch)
+        self.compare(batch, outcomes)
+
+    def compare(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        assert [outcome_of(outcome) for outcome in batch.outcomes] == [code for code, _ in outcomes]
+        assert bool(batch.line) == any(changed for _, changed in outcomes)
+
+    @rule(op=reserving)
+    def reserve(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(op=advancing)
+    def advance(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(op=advancing)
+    def advance_again(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(op=leasing)
+    def lease(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(op=administering)
+    def administer(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(ops=st.lists(anything, max_size=5))
+    def commit_together(self, ops: list[Op]) -> None:
+        self.perform(ops)
+
+    @rule(ops=few)
+    def drop_a_batch(self, ops: list[Op]) -> None:
+        operations, _ = self.expect(self.model.copy(), ops)
+        self.ledger.stage(operations, self.now)
+
+    @rule(milliseconds=st.integers(1, 5000))
+    def wait(self, milliseconds: int) -> None:
+        now = self.now
+        self.now = replace(
+            now,
+            monotonic_ms=now.monotonic_ms + milliseconds,
+            boottime_ms=now.boottime_ms + 2 * milliseconds,
+            wall_ms=now.wall_ms - milliseconds,
+        )
+
+    @rule(op=anything, rotate=st.booleans(), spare=st.booleans())
+    def checkpoint(self, op: Op, rotate: bool, spare: bool) -> None:
+        """Write one in the background, while a commit goes on."""
+        if spare:
+            self.ledger.prepare_segment()
+        begun = self.ledger.begin_checkpoint(rotate=rotate)
+        self.perform([op])
+        self.ledger.finish_checkpoint(begun)
+        assert self.ledger.checkpoint_generation <= self.model.generation
+
+    @rule(op=anything)
+    def fail_a_flush(self, op: Op) -> None:
+        """What was in flight is not done, and after a reseal the ledger goes on."""
+        operations, outcomes = self.expect(self.model.copy(), [op])
+        batch = self.ledger.stage(operations, self.now)
+        try:
+            with mock.patch.object(os, "fdatasync", new=refuse):
+                self.ledger.flush(batch)
+        except CommitFailed:
+            assert outcomes[0][1]
+        else:
+            assert not outcomes[0][1]
+        if self.ledger.failed:
+            self.ledger.reseal()
+
+    @precondition(lambda self: self.age > 4)
+    @rule(reboot=st.booleans(), clean=st.booleans(), times=st.sampled_from([1, 1, 1, 2]))
+    def restart(self, reboot: bool, clean: bool, times: int) -> None:
+        for _ in range(times):
+            self.is_open = False
+            if clean:
+                self.ledger.close()
+            else:
+                abandon(self.ledger, self.path)
+            self.reopen(reboot=reboot)
+
+    @precondition(lambda self: self.age > 4)
+    @rule(
+        ops=st.lists(anything, min_size=1, max_size=3),
+        at=st.integers(0, 2**16),
+        how=st.integers(0, 7),
+    )
+    def die_while_writing(self, ops: list[Op], at: int, how: int) -> None:
+        """Some of the last line reached the disk: all, a part, or with a sector missing."""
+        model = self.model.copy()
+        operations, outcomes = self.expect(model, ops)
+        batch = self.ledger.stage(operations, self.now)
+        self.compare(batch, outcomes)
+        line, offset = batch.line, self.ledger._journal.position.offset
+        torn = line[: at % len(line)] if line else b""
+        if how == 0:
+            torn = line
+        elif how <= 3 and line:
+            first = (offset + at % len(line)) // SECTOR_BYTES * SECTOR_BYTES - offset
+            start, end = max(0, first), min(len(line), first + SECTOR_BYTES)
+            torn = line[:start] + bytes(end - start) + line[end:]
+        if offset + len(line) < self.ledger._journal._room:
+            os.pwrite(self.ledger._journal._fd, torn, offset)
+            if torn == line:
+                self.model = model
+        self.is_open = False
+        abandon(self.ledger, self.path)
+        self.reopen(reboot=bool(at % 2))
+
+    def reopen(self, *, reboot: bool) -> None:
+        if reboot:
+            self.boots += 1
+            self.now = Now(f"boot-{self.boots}", 50, 60, self.now.wall_ms)
+        self.ledger = self._open()
+        self.is_open, self.age = True, 0
+        if self.model.clock.boot_id != self.now.boot_id:
+            self.model.reboot(self.now)
+
+    @precondition(lambda self: self.read_at != self.model.generation)
+    @rule()
+    def read_beside_the_writer(self) -> None:
+        self.read_at = self.model.generation
+        snapshot = reader.read(self.path)
+        assert snapshot.generation == self.model.generation
+        assert snapshot.state.all_rows() == self.ledger.state.all_rows()
+        assert snapshot.state.balances() == self.ledger.state.balances()
+
+    @invariant()
+    def the_ledger_is_what_the_model_says(self) -> None:
+        LedgerMachine.executed += 1
+        self.age += 1
+        state = self.ledger.state
+        assert seen(state) == replace(self.model, serial=0)
+        assert invariants.check(state.all_rows(), state.balances()) == []

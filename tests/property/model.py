@@ -1,0 +1,406 @@
+"""A ledger in a dict, and each operation said twice: to the ledger and to the model.
+
+The model knows three dimensions, no accounts, no forks and no files; what it says is what the
+contract says. Storage and GPU memory are left to the walks of the pure ledger.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from ledger import transitions
+from ledger.capacity import node_of
+from ledger.clock import Now
+from ledger.facts import Facts
+from ledger.reservation import EXTERNAL, RUN, TRANSITIONS
+from ledger.resources import OptionalResources, Resources
+from ledger.state import Change, Put, State, change
+from ledger.tables import CLAIMS, NAMESPACES, TICKETS, Claim, Namespace, Ticket
+from tests.unit.ledger.samples import CGROUP, MONITOR, POLICY, proposal
+
+Amounts = tuple[int, int, int]
+"""CPU in milli-cores, memory in bytes, sandbox slots."""
+NOTHING: Amounts = (0, 0, 0)
+SPACES = ("default", "team-a", "team-b")
+
+
+def vector(amounts: Amounts) -> Resources:
+    """Return *amounts* as the ledger has them."""
+    return Resources(amounts[0], amounts[1], sandbox_slots=amounts[2])
+
+
+def triple(vector: Resources) -> Amounts:
+    """Return what the model keeps of *vector*."""
+    return vector.cpu_milli, vector.memory_bytes, vector.sandbox_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the model knows of a reservation."""
+
+    namespace: str
+    phase: str
+    requests: Amounts
+    charged: Amounts
+    created_ms: int
+    expires_ms: int | None
+    ceiling_ms: int | None
+    claimed: bool
+
+
+@dataclass(slots=True)
+class Model:
+    """The whole ledger as plain values; `clock` is that of the last commit."""
+
+    clock: Now
+    generation: int = 0
+    serial: int = 0
+    capacity: Amounts | None = None
+    entries: dict[str, Entry] = field(default_factory=dict)
+    requests: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    beats: dict[str, int] = field(default_factory=dict)
+    quotas: dict[str, OptionalResources] = field(default_factory=dict)
+    claims: dict[str, tuple[Amounts, bool]] = field(default_factory=dict)
+    held: Amounts | None = None
+
+    def copy(self) -> Self:
+        """Return an independent copy; the values inside are frozen."""
+        return replace(
+            self,
+            entries=dict(self.entries),
+            requests=dict(self.requests),
+            beats=dict(self.beats),
+            quotas=dict(self.quotas),
+            claims=dict(self.claims),
+        )
+
+    def key(self, which: int) -> str:
+        """Return the id of some entry, or one that nobody has."""
+        keys = list(self.entries)
+        return keys[which % len(keys)] if keys else "nobody"
+
+    def fits(self, namespace: str, asked: Amounts) -> bool:
+        """Tell whether *asked* may be admitted, by adding up entries."""
+        if self.capacity is None:
+            return False
+        quota = triple_or_none(self.quotas.get(namespace, OptionalResources()))
+        claim, hard = self.claims.get(namespace, (NOTHING, False))
+        for i, need in enumerate(asked):
+            taken = sum(entry.charged[i] for entry in self.entries.values())
+            mine = sum(
+                entry.charged[i]
+                for entry in self.entries.values()
+                if entry.namespace == namespace and entry.phase != "retiring"
+            )
+            others = sum(
+                max(0, amount[i] - self.drawn(name)[i])
+                for name, (amount, _) in self.claims.items()
+                if name != namespace
+            )
+            held = self.held[i] if self.held else 0
+            over_node = taken + others + held + need > self.capacity[i]
+            over_quota = quota[i] is not None and mine + need > (quota[i] or 0)
+            over_claim = hard and self.drawn(namespace)[i] + need > claim[i]
+            if need and (over_node or over_quota or over_claim):
+                return False
+        return True
+
+    def drawn(self, namespace: str) -> Amounts:
+        """Return what live entries of *namespace* have drawn from its claim."""
+        drawn = [
+            entry.charged
+            for entry in self.entries.values()
+            if entry.namespace == namespace and entry.claimed
+        ]
+        return sum(d[0] for d in drawn), sum(d[1] for d in drawn), sum(d[2] for d in drawn)
+
+    def reboot(self, now: Now) -> None:
+        """Carry deadlines over to another boot."""
+        shift = now.boottime_ms - self.clock.boottime_ms
+        if not (self.entries or self.requests or self.beats):
+            return
+        for key, entry in self.entries.items():
+            self.entries[key] = replace(
+                entry,
+                created_ms=entry.created_ms + shift,
+                expires_ms=None if entry.expires_ms is None else entry.expires_ms + shift,
+                ceiling_ms=None if entry.ceiling_ms is None else entry.ceiling_ms + shift,
+            )
+        for key, (digest, entry_id, created) in self.requests.items():
+            self.requests[key] = (digest, entry_id, created + shift)
+        self.beats.clear()
+        self.clock, self.generation = now, self.generation + 1
+
+
+def triple_or_none(quota: OptionalResources) -> tuple[int | None, int | None, int | None]:
+    """Return what the model keeps of *quota*."""
+    return quota.cpu_milli, quota.memory_bytes, quota.sandbox_slots
+
+
+def seen(state: State) -> Model:
+    """Return *state* as the model would have it."""
+    rows = state.all_rows()
+    node = state.node()
+    ticket = state.row(TICKETS, "head")
+    return Model(
+        clock=state.clock,
+        generation=state.generation,
+        capacity=triple(node.effective_allocatable) if node else None,
+        entries={
+            entry.id: Entry(
+                entry.namespace,
+                entry.phase,
+                triple(entry.requests),
+                triple(entry.charged),
+                entry.created_boottime_ms,
+                entry.expires_boottime_ms,
+                entry.expires_limit_boottime_ms,
+                entry.claim_id is not None,
+            )
+            for entry in state.reservations()
+        },
+        requests={
+            key: (row.digest, row.reservation_id, row.created_boottime_ms)  # type: ignore[union-attr]  # by table
+            for key, row in rows["requests"].items()
+        },
+        beats={key: row.monotonic_ms for key, row in rows["beats"].items()},  # type: ignore[union-attr]  # by table
+        quotas={
+            row.name: row.quota
+            for row in rows["namespaces"].values()
+            if isinstance(row, Namespace) and row.quota != OptionalResources()
+        },
+        claims={
+            row.namespace: (triple(row.amount), row.hard)
+            for row in rows["claims"].values()
+            if isinstance(row, Claim)
+        },
+        held=triple(ticket.held) if isinstance(ticket, Ticket) else None,
+    )
+
+
+Outcome = tuple[str, bool]
+"""The code of the error, or "" for none; and whether anything changed."""
+DONE: Outcome = ("", True)
+SAME: Outcome = ("", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation; `which` picks the entry it is for, `bind` puts that entry's id into `key`."""
+
+    which: int = 0
+    key: str = ""
+
+    def bind(self, model: Model) -> Self:
+        return replace(self, key=model.key(self.which))
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        """Do it to *model* and return what the ledger must answer."""
+        raise NotImplementedError
+
+    def change(self, view: State, now: Now) -> Change:
+        """Return what the ledger makes of it; raises what the transition raises."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Op):
+    namespace: str = "default"
+    amounts: Amounts = NOTHING
+    lease: bool = False
+    ttl_ms: int | None = None
+    ceiling_ms: int | None = None
+    request_id: str | None = None
+    digest: str = ""
+
+    def bind(self, model: Model) -> Self:
+        model.serial += 1
+        return replace(self, key=f"r{model.serial}")
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        used = model.requests.get(f"1000:{self.request_id}") if self.request_id else None
+        if used is not None:
+            if used[0] != self.digest:
+                return "request_id_conflict", False
+            return ("" if used[1] in model.entries else "state_conflict"), False
+        if not model.fits(self.namespace, self.amounts):
+            return "refused", False
+        given = [ms for ms in (self.ttl_ms, self.ceiling_ms) if ms is not None]
+        model.entries[self.key] = Entry(
+            self.namespace,
+            "reserved",
+            self.amounts,
+            self.amounts,
+            now.boottime_ms,
+            now.boottime_ms + min(given) if given else None,
+            now.boottime_ms + self.ceiling_ms if self.ceiling_ms is not None else None,
+            self.namespace in model.claims,
+        )
+        if self.request_id:
+            model.requests[f"1000:{self.request_id}"] = (self.digest, self.key, now.boottime_ms)
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        wanted = proposal(
+            self.key,
+            vector(self.amounts),
+            namespace=self.namespace,
+            request_id=self.request_id,
+            digest=self.digest,
+            kind=EXTERNAL if self.lease else RUN,
+            ttl_ms=self.ttl_ms,
+            max_lifetime_ms=self.ceiling_ms,
+        )
+        return transitions.reserve(view, wanted, Facts(1, now.monotonic_ms), now, POLICY)
+
+
+@dataclass(frozen=True, slots=True)
+class Advance(Op):
+    """Start, run, stop, retire or release."""
+
+    target: str = "starting"
+    memory: int = 0
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        entry = model.entries.get(self.key)
+        if entry is None:
+            return "not_found", False
+        quiet = {"stopping": ("stopping", "retiring"), "retiring": ("retiring",)}
+        if entry.phase in quiet.get(self.target, ()):
+            return SAME
+        if self.target not in TRANSITIONS[entry.phase]:
+            return "state_conflict", False
+        if self.target == "released":
+            del model.entries[self.key]
+            model.beats.pop(self.key, None)
+            return DONE
+        moved = replace(entry, phase=self.target)
+        if self.target == "retiring":
+            cpu, memory, slots = entry.charged
+            moved = replace(moved, charged=(cpu, max(memory, self.memory), slots), claimed=False)
+        model.entries[self.key] = moved
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        match self.target:
+            case "starting":
+                return transitions.start(view, self.key)
+            case "running":
+                return transitions.run(view, self.key, MONITOR, CGROUP)
+            case "stopping":
+                return transitions.stop(view, self.key, "asked", "uid:1000")
+            case "retiring":
+                return transitions.retire(view, self.key, "exit", self.memory)
+            case _:
+                return transitions.release(view, self.key, "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(Op):
+    ttl_ms: int = 0
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        entry = model.entries.get(self.key)
+        if entry is None:
+            return "not_found", False
+        wanted = now.boottime_ms + self.ttl_ms
+        deadline = wanted if entry.ceiling_ms is None else min(wanted, entry.ceiling_ms)
+        if entry.expires_ms is None or deadline <= entry.expires_ms:
+            return SAME
+        model.entries[self.key] = replace(entry, expires_ms=deadline)
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        return transitions.renew(view, self.key, self.ttl_ms, now)
+
+
+@dataclass(frozen=True, slots=True)
+class BeatOp(Op):
+    def expect(self, model: Model, now: Now) -> Outcome:
+        if self.key not in model.entries:
+            return SAME
+        model.beats[self.key] = now.monotonic_ms
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        return transitions.persist_beats(view, {self.key: now.monotonic_ms, "nobody": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Op):
+    amounts: Amounts = NOTHING
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        if model.capacity == self.amounts:
+            return SAME
+        model.capacity = self.amounts
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        return transitions.observe_node(view, node_of(vector(self.amounts), Resources(), "1"))
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Op):
+    request_id: str = ""
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        return DONE if model.requests.pop(f"1000:{self.request_id}", None) else SAME
+
+    def change(self, view: State, now: Now) -> Change:
+        return transitions.forget_requests(view, [f"1000:{self.request_id}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Quota(Op):
+    namespace: str = "default"
+    quota: OptionalResources = OptionalResources()
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        model.quotas.pop(self.namespace, None)
+        if self.quota != OptionalResources():
+            model.quotas[self.namespace] = self.quota
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        row = Namespace(self.namespace, self.quota)
+        return change(view, "quota", (Put(NAMESPACES, self.namespace, row),))
+
+
+@dataclass(frozen=True, slots=True)
+class MakeClaim(Op):
+    """Give a namespace its claim, once and without asking admission: it is a row like others."""
+
+    namespace: str = "team-a"
+    amounts: Amounts = NOTHING
+    hard: bool = False
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        if self.namespace in model.claims:
+            return SAME
+        model.claims[self.namespace] = (self.amounts, self.hard)
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        if view.claim_of(self.namespace):
+            return Change("claim")
+        key = f"claim-{self.namespace}"
+        row = Claim(key, self.namespace, vector(self.amounts), Resources(), self.hard, 0)
+        return change(view, "claim", (Put(CLAIMS, key, row),))
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(Op):
+    """Put a ticket at the head of the queue with capacity held for it, or take it away."""
+
+    amounts: Amounts | None = None
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        model.held = self.amounts
+        return DONE
+
+    def change(self, view: State, now: Now) -> Change:
+        row = None
+        if self.amounts is not None:
+            held = vector(self.amounts)
+            row = Ticket("head", "default", 1000, held, held, 1, 0)
+        return change(view, "queue", (Put(TICKETS, "head", row),))
