@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -106,12 +107,13 @@ class Handlers:
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
         query = _query(request, "namespace", "status")
-        runs = self._runs.list(query.get("namespace"), query.get("status"))
+        wanted = (query.get("namespace"), query.get("status"), request.peer)
+        runs = await asyncio.to_thread(self._runs.list, *wanted)
         return _json(200, {"runs": runs, "generation": self._service.generation})
 
-    async def _get_run(self, _: Request, parameters: Parameters) -> Answer:
+    async def _get_run(self, request: Request, parameters: Parameters) -> Answer:
         found = self._parts.resolve_id(parameters["id"])
-        return _json(200, {"run": self._runs.view(found)})
+        return _json(200, {"run": self._runs.view(found, request.peer)})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")
@@ -128,7 +130,9 @@ class Handlers:
         if offset is None:
             last = {"from": request.headers.get("last-event-id", "0")}
             offset = _integer(last, "from") or 0
-        return StreamResponse(self._runs.stream(parameters["id"], offset, wait=follow == "true"))
+        return StreamResponse(
+            self._runs.stream(parameters["id"], offset, request.peer, wait=follow == "true")
+        )
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ReserveRequest, request.json())

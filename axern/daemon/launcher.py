@@ -101,10 +101,10 @@ def exited(exit_code: int, finished_wall_ms: int) -> Outcome:
 def stopped(reason: str, exit_code: int | None, finished_wall_ms: int | None) -> Outcome:
     """Return the outcome of a workload that was asked to end for *reason*."""
     return Outcome(
-        CANCELLED if reason == "cancelled" else FAILED,
+        CANCELLED if reason == CANCELLED else FAILED,
         exit_code,
         OWN_FAILURE if exit_code is None else exit_code,
-        reason,
+        None if reason == CANCELLED else reason,
         f"stopped: {reason}",
         finished_wall_ms,
     )

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
-from axern.daemon.runs import FAILED, RunExit, wall_ms
+from axern.daemon.runs import CANCELLED, FAILED, RunExit, wall_ms
 from axern.daemon.watcher import Signal
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-USER_CANCELLED = "cancelled"
+USER_CANCELLED = CANCELLED
 EXPIRED = "expired"
 MONITOR_LOST = "monitor-lost"
 
@@ -187,7 +187,8 @@ class Lives:
                 return _stopped(life)
             await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
         except AxernError as error:
-            _log.warning("sandbox %s: not started: %s", spec.id, error)
+            # The message may quote the command line, which belongs in no log.
+            _log.warning("sandbox %s: not started: %s", spec.id, type(error).__name__)
             return launcher.outcome_of(error)
         await self._running(life, created)
         return None
@@ -285,7 +286,7 @@ class Lives:
             diagnostic_code=outcome.diagnostic_code,
             message=outcome.message,
         )
-        await self._in_pool(self._runs.save_exit, reservation.id, record)
+        await self._record(reservation.id, record)
         failpoint("bury.exit_record")
         await self._commit(
             partial(
@@ -300,6 +301,15 @@ class Lives:
         )
         failpoint("bury.released")
         monitor.discard_exit(self._layout.sandbox(reservation.id))
+
+    async def _record(self, run_id: str, record: RunExit) -> None:
+        """Make the exit record durable, however long the disk takes to have room for it."""
+        while True:
+            try:
+                return await self._in_pool(self._runs.save_exit, run_id, record)
+            except OSError as error:
+                _log.warning("sandbox %s: its exit record can't be stored: %s", run_id, error)
+                await asyncio.sleep(_RETRY_COMMIT_S)
 
     async def _bury(self, reservation: Reservation) -> str:
         """Bury until it is proved, however long that takes: until then it stays charged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from functools import partial
@@ -53,7 +54,7 @@ class RunService:
         state = self._parts.ledger.state
         granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
         if granted is not None and self._parts.runs.spec(granted) is not None:
-            return self.view(granted)
+            return self.view(granted, peer)
         run_spec = RunSpec(
             id=secrets.token_hex(ID_LENGTH // 2),
             namespace=body.namespace,
@@ -83,7 +84,7 @@ class RunService:
             request_id=body.request_id,
             ttl_ms=body.ttl_ms,
         )
-        return self.view(await self._admit(run_spec, proposal))
+        return self.view(await self._admit(run_spec, proposal), peer)
 
     async def _admit(self, spec: RunSpec, proposal: transitions.Proposal) -> str:
         """Store *spec*, charge it, let it live; return the id, of an earlier run if it is a retry.
@@ -153,28 +154,40 @@ class RunService:
         require_owner(spec.uid, peer, found)
         grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
         self._parts.lives.stop(found, USER_CANCELLED, f"uid:{peer.uid}", grace)
-        return self.view(found)
+        return self.view(found, peer)
 
-    def list(self, namespace: str | None, status: str | None) -> list[Json]:
+    def list(self, namespace: str | None, status: str | None, peer: Peer) -> list[Json]:
         """Return every run that is kept, newest first, of one namespace or status if named."""
-        views = (self.view(run_id) for run_id in self._parts.runs.ids())
+        views = []
+        for run_id in self._parts.runs.ids():
+            with contextlib.suppress(NotFound):
+                views.append(self.view(run_id, peer))
         return [
             view
             for view in views
             if namespace in (None, view["namespace"]) and status in (None, view["status"])
         ]
 
-    def view(self, run_id: str) -> Json:
-        """Return the JSON object of a run; raises NotFound."""
+    def view(self, run_id: str, peer: Peer) -> Json:
+        """Return the JSON object of a run; its command is told to its owner and root only.
+
+        Raises:
+            NotFound: No run has this id.
+        """
         spec = self._spec(run_id)
         record = self._parts.runs.exit(run_id)
         row = self._parts.ledger.state.find_reservation(run_id)
-        return _run_view(spec, row, record)
+        return _run_view(spec, row, record, tell_command=peer.uid in (0, spec.uid))
 
-    def stream(self, run_id: str, offset: int, *, wait: bool) -> AsyncIterator[bytes]:
-        """Return the run's events from *offset* on; raises NotFound."""
+    def stream(self, run_id: str, offset: int, peer: Peer, *, wait: bool) -> AsyncIterator[bytes]:
+        """Return the run's events from *offset* on.
+
+        Raises:
+            NotFound: No run has this id.
+            PermissionDenied: It is somebody else's.
+        """
         found = self._parts.resolve_id(run_id)
-        self._spec(found)
+        require_owner(self._spec(found).uid, peer, found)
 
         def phase() -> str | None:
             row = self._parts.ledger.state.find_reservation(found)
@@ -184,7 +197,7 @@ class RunService:
             self._parts.layout.sandbox(found),
             self._parts.lives.find(found),
             phase,
-            partial(self.view, found),
+            partial(self.view, found, peer),
         )
         return streams.follow(
             source, self._parts.watcher, self._parts.closing, offset=offset, wait=wait
@@ -197,7 +210,9 @@ class RunService:
         return spec
 
 
-def _run_view(spec: RunSpec, row: Reservation | None, record: RunExit | None) -> Json:
+def _run_view(
+    spec: RunSpec, row: Reservation | None, record: RunExit | None, *, tell_command: bool
+) -> Json:
     status = record.status if record else row.phase if row else RESERVED
     started_ms = record.started_wall_ms if record else row.started_wall_ms if row else None
     return {
@@ -208,7 +223,7 @@ def _run_view(spec: RunSpec, row: Reservation | None, record: RunExit | None) ->
         "cli_exit_code": record.cli_exit_code if record else None,
         "diagnostic_code": record.diagnostic_code if record else None,
         "message": record.message if record else None,
-        "command": list(spec.command),
+        "command": list(spec.command) if tell_command else None,
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,

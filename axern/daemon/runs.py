@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ledger.errors import CommitFailed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -65,15 +67,27 @@ class RunStore:
     root: str
 
     def save_spec(self, spec: RunSpec) -> None:
-        """Make the run's folder with its spec, durably; raises FileExistsError for a used id."""
+        """Make the run's folder with its spec, durably.
+
+        Raises:
+            CommitFailed: The disk refused; nothing is left of it.
+        """
         folder = f"{self.root}/{spec.id}"
-        os.mkdir(folder, 0o700)
-        _write_durably(f"{folder}/spec.json", msgspec.json.encode(spec))
-        _sync_folder(self.root)
+        try:
+            os.mkdir(folder, 0o700)
+            _write_durably(f"{folder}/spec.json", msgspec.json.encode(spec))
+            _sync_folder(self.root)
+        except OSError as error:
+            self.discard(spec.id)
+            raise CommitFailed(
+                f"the run's spec can't be stored: {error.strerror}",
+                hint="look at the disk of the state directory: df, dmesg",
+            ) from error
 
     def save_exit(self, run_id: str, record: RunExit) -> None:
         """Record how the run ended, durably; one that is recorded already stays as it is."""
         if self.exit(run_id) is None:
+            os.makedirs(f"{self.root}/{run_id}", 0o700, exist_ok=True)
             _write_durably(f"{self.root}/{run_id}/exit.json", msgspec.json.encode(record))
 
     def spec(self, run_id: str) -> RunSpec | None:
