@@ -28,8 +28,8 @@ format: setup ## let ruff format and repair what it can
 	$(BIN)/ruff check --fix .
 
 bench: setup ## measure; each script in bench/ prints one figure beside a peer's
-	@set -e; for script in $(filter-out bench/_%,$(sort $(wildcard bench/*.py))); do \
-		echo "== $$script"; $(BIN)/python "$$script"; \
+	@set -e; for name in $(filter-out common,$(basename $(notdir $(sort $(wildcard bench/*.py))))); do \
+		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \
 	done
 
 demo: setup ## start a throw-away daemon, run two sandboxes and watch the ledger
