@@ -6,6 +6,7 @@ refuse each step, and so that moving the directory away can't redirect a write.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ import stat
 from typing import NoReturn
 
 from ledger.errors import (
+    CommitFailed,
     FileSystemRefused,
     LedgerCorrupt,
     LedgerError,
@@ -145,7 +147,7 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def translate(error: OSError, directory: str) -> LedgerError | NotFound | PermissionDenied:
-    """Return what *error*, met while reading below *directory*, means to a user."""
+    """Return what *error*, met while opening the ledger in *directory*, means to a user."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     what = str(error.filename or directory)
     if isinstance(error, PermissionError):
@@ -157,6 +159,11 @@ def translate(error: OSError, directory: str) -> LedgerError | NotFound | Permis
         return NotFound(
             f"there is no ledger in {directory}: {what}: {reason}",
             hint="start axernd once, or name the right directory",
+        )
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return CommitFailed(
+            f"the ledger in {directory} can't be written: {what}: {reason}",
+            hint="make room on its file system, or mount it writable",
         )
     return LedgerCorrupt(
         f"the ledger in {directory} can't be read: {what}: {reason}", hint=check_hint(directory)

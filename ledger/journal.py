@@ -1,8 +1,9 @@
 """The journal: segments filled ahead with zeros, one line a commit, flushed before anyone is told.
 
-A segment ends in `END` behind its zeros, so a file that was cut is recognised. A line holds no
-NUL, and a disk writes whole sectors: so a last line that never became durable shows zeros where its
-missing sectors are, and anything else that does not verify was damaged later.
+A segment ends behind its zeros in a mark that names its size, so a file that lost or gained
+anything is recognised. A line holds no NUL, and a disk writes whole sectors: so a last line that
+never became durable shows zeros where its missing sectors are, and anything else that does not
+verify was damaged later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SEGMENT_BYTES = 4 * 1024**2
 SECTOR_BYTES = 512
 """The least that a disk writes whole; larger sectors are multiples of it."""
 
-END = b"end\n"
+END_BYTES = len("end 0123456789012345\n")
 
 _NAME = re.compile(r"journal-([0-9]{16})\.jsonl", re.ASCII)
 _PAGE_BYTES = 4096
@@ -40,6 +41,16 @@ def first_generation(name: str) -> int | None:
     """Return the generation that the segment *name* starts at, or None for any other file."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def end_mark(size: int) -> bytes:
+    """Return the last bytes of a segment of *size* bytes."""
+    return b"end %016d\n" % size
+
+
+def is_blank(data: bytes) -> bool:
+    """Tell whether *data* is a whole segment without a line."""
+    return data == bytes(max(0, len(data) - END_BYTES)) + end_mark(len(data))
 
 
 def segments(folder: Folder) -> dict[int, str]:
@@ -90,10 +101,10 @@ class Scan:
     def _read_segment(self, following: int | None) -> Iterator[Commit]:
         name, offset, chain = self.position.segment, self.position.offset, self.position.chain
         data = self._folder.read(name)
-        lines = data[: -len(END)]
+        lines = data[:-END_BYTES]
         while self.generation + 1 != following:
-            if not data.endswith(END) or offset > len(lines):
-                self._damaged(len(data), "the file was cut: it does not end as a segment does")
+            if data[-END_BYTES:] != end_mark(len(data)) or offset > len(lines):
+                self._damaged(len(data), "it does not end in the mark of its size: cut or grown")
             end = lines.find(b"\n", offset) + 1
             if lines[offset : offset + 1] in (b"", b"\0"):
                 self._check_end(lines, offset, following, "what is no line should be zeros")
@@ -176,7 +187,7 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._spares: deque[Blank] = deque()  # its pop and append are safe between threads
         self._fd = folder.open(position.segment, os.O_RDWR)
-        self._room = os.fstat(self._fd).st_size - len(END)
+        self._room = os.fstat(self._fd).st_size - END_BYTES
 
     def close(self) -> None:
         """Let go of the files; a segment that was made in advance is removed."""
@@ -245,16 +256,16 @@ class Journal:
             raise self._dead() from err
         os.close(self._fd)
         self.position = Position(following, 0, self.position.chain)
-        self._fd, self._room = fd, size - len(END)
+        self._fd, self._room = fd, size - END_BYTES
 
     def _next_blank(self, least_bytes: int) -> Blank:
         while self._spares:
             spare = self._spares.pop()
-            if spare.size >= least_bytes + len(END):
+            if spare.size >= least_bytes + END_BYTES:
                 return spare
             self._discard(spare)
         try:
-            return make_blank(self._folder, max(self._segment_bytes, least_bytes + len(END)))
+            return make_blank(self._folder, max(self._segment_bytes, least_bytes + END_BYTES))
         except OSError as err:
             raise CommitFailed(
                 f"no new segment can be made: {err.strerror}; nothing was written",
@@ -292,7 +303,7 @@ def make_blank(folder: Folder, size: int) -> Blank:
     try:
         for offset in range(0, size, len(_FILL)):
             write_all(fd, memoryview(_FILL)[: size - offset], offset)
-        write_all(fd, END, size - len(END))
+        write_all(fd, end_mark(size), size - END_BYTES)
         os.fsync(fd)
     except OSError:
         os.close(fd)
@@ -332,6 +343,7 @@ def archive(folder: Folder, position: Position, wall_ms: int) -> None:
         return
     if not folder.exists(ARCHIVE):
         os.mkdir(ARCHIVE, DIRECTORY_MODE, dir_fd=folder.fd)
+        os.chmod(ARCHIVE, DIRECTORY_MODE, dir_fd=folder.fd)  # whatever the umask is
     target = Folder(os.path.join(folder.path, ARCHIVE))
     try:
         for name in sealed:

@@ -12,7 +12,7 @@ from ledger.clock import Now
 from ledger.codec import Position
 from ledger.errors import LedgerCorrupt, NotFound
 from ledger.files import Folder, check_hint
-from ledger.journal import ARCHIVE, END, Scan, seal, segments
+from ledger.journal import ARCHIVE, Scan, is_blank, seal, segments
 from ledger.state import State, genesis
 
 NODE_ID = "node-id"
@@ -76,7 +76,7 @@ def _require_unborn(folder: Folder) -> None:
         LedgerCorrupt: There are remains of one.
     """
     remains = [name for name in (NODE_ID, checkpoint_file.PREVIOUS, ARCHIVE) if folder.exists(name)]
-    remains += [name for name in segments(folder).values() if folder.read(name).strip(b"\0") != END]
+    remains += [name for name in segments(folder).values() if not is_blank(folder.read(name))]
     if remains:
         raise LedgerCorrupt(
             f"{folder.path} has {', '.join(remains)}, but {checkpoint_file.CHECKPOINT} is missing",

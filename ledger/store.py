@@ -7,6 +7,7 @@ seen before it is durable. Steps of two batches never mix, and checkpoints begin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -115,27 +116,25 @@ class Ledger:
             folder = Folder(path)
         except OSError as err:
             raise translate(err, path) from err
-        lock = None
-        try:
-            lock = _take_lock(folder, lock_timeout_s, holder, now)
-            folder.sweep()
-            loaded = load(folder, now, node_id, create=create, segment_bytes=segment_bytes)
-            if loaded.state.generation < least_generation:
-                raise LedgerCorrupt(
-                    f"the ledger in {path} is at generation {loaded.state.generation}, but this "
-                    f"boot has seen {least_generation}: an older copy was put back",
-                    hint=check_hint(path),
-                )
-            ledger = cls(folder, lock, loaded, segment_bytes)
-            if ledger.state.clock.boot_id != now.boot_id:
-                ledger.commit(lambda view: rebase(view, now), now)
-        except BaseException as err:
-            if lock is not None:
-                lock.release()
-            folder.close()
-            if isinstance(err, OSError):
+        with contextlib.ExitStack() as undo:
+            undo.callback(folder.close)
+            try:
+                lock = _take_lock(folder, lock_timeout_s, holder, now, undo)
+                folder.sweep()
+                loaded = load(folder, now, node_id, create=create, segment_bytes=segment_bytes)
+                if loaded.state.generation < least_generation:
+                    raise LedgerCorrupt(
+                        f"the ledger in {path} is at generation {loaded.state.generation}, but "
+                        f"this boot has seen {least_generation}: an older copy was put back",
+                        hint=check_hint(path),
+                    )
+                ledger = cls(folder, lock, loaded, segment_bytes)
+                undo.callback(ledger._journal.close)
+                if ledger.state.clock.boot_id != now.boot_id:
+                    ledger.commit(lambda view: rebase(view, now), now)
+            except OSError as err:
                 raise translate(err, path) from err
-            raise
+            undo.pop_all()
         return ledger
 
     def __enter__(self) -> Self:
@@ -329,6 +328,7 @@ def _make_directory(path: str, *, create: bool) -> None:
     if not create or os.path.isdir(path):
         return
     os.mkdir(path, DIRECTORY_MODE)
+    os.chmod(path, DIRECTORY_MODE)  # whatever the umask is
     parent = Folder(os.path.dirname(path))
     try:
         parent.sync()
@@ -336,8 +336,10 @@ def _make_directory(path: str, *, create: bool) -> None:
         parent.close()
 
 
-def _take_lock(folder: Folder, timeout_s: float, holder: str, now: Now) -> filelock.BaseFileLock:
-    """Return the lock, held; whoever waits for it in vain is told who has it."""
+def _take_lock(
+    folder: Folder, timeout_s: float, holder: str, now: Now, undo: contextlib.ExitStack
+) -> filelock.BaseFileLock:
+    """Return the lock, held until *undo*; whoever waits for it in vain is told who has it."""
     lock = filelock.FileLock(
         os.path.join(folder.path, LOCK),
         timeout=timeout_s,
@@ -357,6 +359,8 @@ def _take_lock(folder: Folder, timeout_s: float, holder: str, now: Now) -> filel
             f"the ledger in {folder.path} is held by {_read_holder(folder)}",
             hint="wait until it ends, or stop it; the lock goes with it",
         ) from err
+    undo.callback(lock.release)
+    os.close(folder.open(LOCK))  # refuses what is no plain file; the lock is not this descriptor's
     since = datetime.fromtimestamp(now.wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     note = json.dumps({"pid": os.getpid(), "holder": holder, "since": since}) + "\n"
     checkpoint_file.write_small(folder, HOLDER, note.encode())

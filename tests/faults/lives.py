@@ -52,10 +52,18 @@ class Told:
         return {int(last.split(":")[1][1:])} if last.startswith("begin:") else set()
 
 
-def open_ledger(directory: str, clock: ManualClock) -> Ledger:
+def open_ledger(directory: str, clock: ManualClock, segment_bytes: int = SEGMENT_BYTES) -> Ledger:
     return Ledger.open(
-        directory, clock(), node_id="node-a", lock_timeout_s=2, segment_bytes=SEGMENT_BYTES
+        directory, clock(), node_id="node-a", lock_timeout_s=2, segment_bytes=segment_bytes
     )
+
+
+def silent(word: str) -> None:
+    """Tell nobody."""
+
+
+def observe(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.commit(observing(small_node()), clock())
 
 
 def reserve(ledger: Ledger, clock: ManualClock, number: int, tell: Tell) -> None:
@@ -83,7 +91,7 @@ def whole_life(directory: str, tell: Tell) -> None:
     """Be born, commit, rotate, checkpoint both ways, archive, stop, start after a reboot, stop."""
     clock = ManualClock()
     with open_ledger(directory, clock) as ledger:
-        ledger.commit(observing(small_node()), clock())
+        observe(ledger, clock)
         for number in range(1, 6):
             reserve(ledger, clock, number, tell)
         refuse(ledger, clock, tell)
@@ -105,10 +113,10 @@ def prepare_torn(directory: str, tell: Tell) -> None:
     """Leave a ledger whose last line was cut in the middle."""
     clock = ManualClock()
     ledger = open_ledger(directory, clock)
-    ledger.commit(observing(small_node()), clock())
+    observe(ledger, clock)
     reserve(ledger, clock, 1, tell)
     position = ledger._journal.position
-    reserve(ledger, clock, 2, lambda _: None)
+    reserve(ledger, clock, 2, silent)
     ledger.close(checkpoint=False)
     path = os.path.join(directory, position.segment)
     with open(path, "r+b") as segment:
@@ -138,7 +146,7 @@ def verify(directory: str, told: Told) -> None:
         assert there - told.open == told.present - told.open, (there, told.words[-3:])
         assert TOO_LARGE not in there
         if ledger.state.node() is None:
-            ledger.commit(observing(small_node()), clock())
+            observe(ledger, clock)
         reserve(ledger, clock, 50, told)
     assert main(["check", directory]) == 0
     assert not [name for name in os.listdir(directory) if name.endswith(".tmp")]
