@@ -1,0 +1,1 @@
+"""The wire contract between the command line and the daemon; imports neither."""
