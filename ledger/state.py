@@ -82,14 +82,24 @@ class State:
     """Tables, account balances and the counts derived from them, at one generation.
 
     A fork reads through to its base and keeps its own changes, so that a batch can be staged,
-    written and then merged, or dropped without a trace.
+    written and then merged, or dropped without a trace. `last_lane` is the one that was given last.
     """
 
-    __slots__ = ("_balances", "_base", "_counts", "_lanes", "_tables", "clock", "generation")
+    __slots__ = (
+        "_balances",
+        "_base",
+        "_counts",
+        "_lanes",
+        "_tables",
+        "clock",
+        "generation",
+        "last_lane",
+    )
 
     def __init__(self, clock: Now, generation: int = 0, base: State | None = None) -> None:
         self.clock = clock
         self.generation = generation
+        self.last_lane: int = base.last_lane if base else -1
         self._base = base
         self._tables: dict[str, dict[str, Row | None]] = {name: {} for name in tables.ROW_TYPES}
         self._balances: dict[tuple[str, str], int] = {}
@@ -113,6 +123,7 @@ class State:
         self._counts.update(fork._counts)
         self._lanes.update(fork._lanes)
         self.clock, self.generation = fork.clock, fork.generation
+        self.last_lane = fork.last_lane
 
     @classmethod
     def load(
@@ -128,6 +139,8 @@ class State:
             state._tables[table] = dict(content)
         for reservation in state.reservations():
             state._index(reservation, 1)
+            if reservation.lane is not None:
+                state.last_lane = reservation.lane
         state._balances = dict(balances)
         return state
 
@@ -138,6 +151,7 @@ class State:
         other._balances = dict(self._balances)
         other._counts = dict(self._counts)
         other._lanes = dict(self._lanes)
+        other.last_lane = self.last_lane
         return other
 
     def all_rows(self) -> Mapping[str, Mapping[str, Row]]:
@@ -232,8 +246,12 @@ class State:
         """Perform *change*: rows first, then postings. Never refuses: deciding is done before."""
         for put in change.puts:
             if put.table == tables.RESERVATIONS:
-                self._index(cast("Reservation | None", self.row(put.table, put.key)), -1)
-                self._index(cast("Reservation | None", put.row), 1)
+                before = cast("Reservation | None", self.row(put.table, put.key))
+                after = cast("Reservation | None", put.row)
+                self._index(before, -1)
+                self._index(after, 1)
+                if before is None and after is not None and after.lane is not None:
+                    self.last_lane = after.lane
             own = self._tables[put.table]
             if put.row is None and self._base is None:
                 own.pop(put.key, None)

@@ -163,9 +163,8 @@ def free_lane(view: State) -> int:
     Raises:
         StateConflict: All are held; admission refuses before this on the slots.
     """
-    start = view.generation % LANES
-    for step in range(LANES):
-        lane = (start + step) % LANES
+    for step in range(1, LANES + 1):
+        lane = (view.last_lane + step) % LANES
         if view.lane_holder(lane) is None:
             return lane
     raise StateConflict(f"all {LANES} lanes are held")

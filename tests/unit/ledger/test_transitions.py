@@ -280,11 +280,13 @@ def test_lanes_are_walked_round() -> None:
     lanes = []
     for number in range(3):
         lanes.append(reserve(state, proposal(f"r{number}", ask())).lane)
-        do(state, transitions.release(state, f"r{number}", "never started"))
-    assert len(set(lanes)) == 3
-    state.generation = LANES * 3
-    assert transitions.free_lane(state) == 0
-    state._lanes[0] = "someone"
+        do(state, transitions.start(state, f"r{number}"))
+    do(state, transitions.retire(state, "r1", "exit"))
+    do(state, transitions.release(state, "r1", "gone"))
+    lanes.append(reserve(state, proposal("r3", ask())).lane)
+    assert lanes == [0, 1, 2, 3]
+    assert state.fork().last_lane == state.copy().last_lane == 3
+    state.last_lane = LANES - 1
     assert transitions.free_lane(state) == 1
     state._lanes = dict.fromkeys(range(LANES), "someone")
     with pytest.raises(StateConflict, match="all 4096 lanes"):
