@@ -16,6 +16,7 @@ from ledger.errors import InvalidArgument, NotFound, PermissionDenied
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
     from ledger.clock import Now
+    from ledger.reader import Snapshot
     from ledger.reservation import Reservation
     from ledger.state import State
 
@@ -25,8 +26,8 @@ SOURCE = "ledger-file"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def read(where: Where, reason: DaemonUnreachable) -> State:
-    """Return the ledger's state as its files have it.
+def read(where: Where, reason: DaemonUnreachable) -> Snapshot:
+    """Return the ledger as its files have it.
 
     Raises:
         DaemonUnreachable: *reason*, where there are no files that this user may read.
@@ -35,30 +36,30 @@ def read(where: Where, reason: DaemonUnreachable) -> State:
     from ledger.reader import read as read_files
 
     try:
-        return read_files(where.ledger_dir).state
+        return read_files(where.ledger_dir)
     except (NotFound, PermissionDenied) as error:
         raise DaemonUnreachable(f"{reason.message}; {error.message}", hint=reason.hint) from error
 
 
-def reservations(state: State, namespace: str | None, phase: str | None) -> Json:
+def reservations(snapshot: Snapshot, namespace: str | None, phase: str | None) -> Json:
     """Return what `GET /v2/reservations` would answer."""
-    now = _now(state)
+    now = _now(snapshot.state)
     rows = [
         _view(reservation, now)
-        for reservation in state.reservations()
+        for reservation in snapshot.state.reservations()
         if namespace in {None, reservation.namespace} and phase in {None, reservation.phase}
     ]
-    return {"reservations": rows, **_origin(state)}
+    return {"reservations": rows, **_origin(snapshot)}
 
 
-def reservation(state: State, prefix: str) -> Json:
+def reservation(snapshot: Snapshot, prefix: str) -> Json:
     """Return what `GET /v2/reservations/ID` would answer for the unique beginning of an id.
 
     Raises:
         NotFound: No id begins so.
         InvalidArgument: More than one does.
     """
-    found = [row for row in state.reservations() if row.id.startswith(prefix)]
+    found = [row for row in snapshot.state.reservations() if row.id.startswith(prefix)]
     if not found:
         raise NotFound(
             f"no reservation has an id that begins with {prefix}",
@@ -69,14 +70,16 @@ def reservation(state: State, prefix: str) -> Json:
             f"{len(found)} reservations have an id that begins with {prefix}",
             hint="give more of the id",
         )
-    return {"reservation": _view(found[0], _now(state)), **_origin(state)}
+    return {"reservation": _view(found[0], _now(snapshot.state)), **_origin(snapshot)}
 
 
-def node(state: State) -> Json:
-    """Return the part of what `GET /v2/node` would answer that the ledger knows."""
+def node(snapshot: Snapshot) -> Json:
+    """Return what `GET /v2/node` would answer, with null for what only the daemon observes."""
     from axern.api.views import node_view
 
-    return {"node": node_view(state), **_origin(state)}
+    observed = dict.fromkeys(("version", "cgroup_enforcement", "capabilities", "runtimes"))
+    view = {"node_id": snapshot.node_id, **observed, **node_view(snapshot.state)}
+    return {"node": view, **_origin(snapshot)}
 
 
 def announce(answer: Json) -> None:
@@ -85,8 +88,8 @@ def announce(answer: Json) -> None:
         say(f"source: {SOURCE}, generation {answer['generation']}")
 
 
-def _origin(state: State) -> Json:
-    return {"source": SOURCE, "generation": state.generation}
+def _origin(snapshot: Snapshot) -> Json:
+    return {"source": SOURCE, "generation": snapshot.generation}
 
 
 def _view(row: Reservation, now: Now) -> Json:

@@ -23,7 +23,7 @@ from ledger.resources import BY_NAME, DIMENSIONS
 
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
-    from ledger.state import State
+    from ledger.reader import Snapshot
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def version(*, as_json: bool) -> None:
 def list_reservations(where: Where, namespace: str | None, phase: str | None, *, form: str) -> None:
     """Show all reservations; *form* is text, table, json or ndjson."""
     target = query("/v2/reservations", namespace=namespace, phase=phase)
-    answer = _ask(where, target, lambda state: offline.reservations(state, namespace, phase))
+    answer = _ask(where, target, lambda files: offline.reservations(files, namespace, phase))
     rows = answer["reservations"]
     if form == "json":
         put_json(answer)
@@ -90,7 +90,7 @@ def _owner(owner: Json) -> str:
 def inspect_reservation(where: Where, reservation_id: str, *, as_json: bool) -> None:
     """Show one reservation."""
     word = checked_id(reservation_id)
-    answer = _ask(where, f"/v2/reservations/{word}", lambda state: offline.reservation(state, word))
+    answer = _ask(where, f"/v2/reservations/{word}", lambda files: offline.reservation(files, word))
     if as_json:
         put_json(answer)
         return
@@ -186,7 +186,7 @@ def list_templates(where: Where, *, form: str) -> None:
         put_table(("NAME", "PATH"), rows)
 
 
-def _ask(where: Where, target: str, from_files: Callable[[State], Json]) -> Json:
+def _ask(where: Where, target: str, from_files: Callable[[Snapshot], Json]) -> Json:
     """Return the daemon's answer to *target*, or what the ledger's files say if it is down."""
     try:
         with where.reach() as client:
