@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import NoReturn
 from unittest import mock
@@ -158,9 +159,9 @@ class LedgerMachine(RuleBasedStateMachine):
         operations: list[Operation] = []
         outcomes: list[Outcome] = []
         for op in ops:
-            bound, now = op.bind(model), self.now
-            outcomes.append(bound.expect(model, now))
-            operations.append(lambda view, bound=bound, now=now: bound.change(view, now))  # type: ignore[misc]  # bound early
+            bound = op.bind(model)
+            outcomes.append(bound.expect(model, self.now))
+            operations.append(partial(bound.change, now=self.now))
         if any(changed for _, changed in outcomes):
             model.generation += 1
             model.clock = self.now

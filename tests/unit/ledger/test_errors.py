@@ -1,9 +1,13 @@
 """The table of codes is the contract's, and every error stands in it."""
 
+import ast
+from collections.abc import Iterator
+
 import pytest
 
 from ledger import errors
 from ledger.errors import CODES, AxernError, CodeRow, InvariantViolation, RequestError
+from tests.tidy.sources import ROOT
 
 # The contract's table, row by row: code, HTTP status, exit code, retryable, waitable.
 NODE_FULL = CodeRow(507, 3, retryable=True, waitable=True)
@@ -51,6 +55,42 @@ def test_every_error_has_a_public_code() -> None:
     ]
     assert len(classes) > 10
     assert {each.code for each in classes} <= set(CODES)
+
+
+def trees() -> Iterator[ast.AST]:
+    for package in ("axern", "ledger"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_each_code_has_one_row() -> None:
+    """A dict keeps the last of two equal keys in silence, so the source itself is read."""
+    tables = [
+        node.value
+        for node in trees()
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "CODES"
+    ]
+    (table,) = tables
+    assert isinstance(table, ast.Dict)
+    keys = [ast.literal_eval(key) for key in table.keys if key is not None]
+    assert sorted(keys) == sorted(CODES)
+
+
+def test_every_code_that_a_class_names_is_in_the_table() -> None:
+    named = {
+        ast.literal_eval(node.value)
+        for owner in trees()
+        if isinstance(owner, ast.ClassDef) and owner.name[0].isupper()
+        for node in owner.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id == "code"
+        and isinstance(node.value, ast.Constant)
+    }
+    assert len(named) > 5
+    assert named <= set(CODES)
 
 
 def test_what_the_caller_must_change_is_never_retryable() -> None:
