@@ -15,8 +15,8 @@ from ledger.committer import Committer
 from ledger.errors import AdmissionRefused, AxernError
 from ledger.resources import Resources
 from ledger.store import Ledger, Operation
-from tests.property.machine import MEMORY, SPACES, anything
-from tests.property.model import Model, Observe, Op, Quota
+from tests.property.machine import MEMORY, anything
+from tests.property.model import SPACES, Model, Observe, Op, Quota
 from tests.unit.ledger.samples import FACTS, NOW, POLICY, ask, proposal
 
 FIRST = (Observe(amounts=(4000, 40, 6)), *(Quota(namespace=name) for name in SPACES))
