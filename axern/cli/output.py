@@ -23,6 +23,7 @@ ABSENT = "-"
 """What a table shows for null."""
 SHORT_ID = 12
 
+_GAP = "  "
 _REFUSALS = (3, 4)
 """Exit codes of a decision by admission, as opposed to a failure."""
 _EXACT_WIDTH = 9
@@ -138,39 +139,36 @@ def cell(value: object) -> str:
 
 
 def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a table: fitted to a terminal for people, in plain columns for a pipe."""
-    shown = [[cell(value) for value in row] for row in rows]
-    if os.isatty(STDOUT):
-        _put_for_people(header, shown)
+    """Write a table in plain columns, or one block a row on a terminal that is too narrow for it.
+
+    Nothing is cut or folded: a part of an id would be of no use.
+    """
+    lines = [list(header), *([cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if rows and _is_narrower_than(sum(widths) + len(_GAP) * (len(widths) - 1)):
+        names = [name.lower() for name in header]
+        _put_blocks([zip(names, line, strict=True) for line in lines[1:]])
         return
-    lines = [list(header), *shown]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = (
-        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True))
+        _GAP.join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True))
         for line in lines
     )
     put("\n".join(line.rstrip() for line in padded))
 
 
-def _put_for_people(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    import io
+def _is_narrower_than(width: int) -> bool:
+    if not os.isatty(STDOUT):
+        return False
     import shutil
 
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    return shutil.get_terminal_size().columns < width
 
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="none")
-    for name in header:
-        # Folding loses nothing, whatever the width: a cut id would be of no use.
-        table.add_column(Text(name, style="none" if plain else "bold"), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(value) for value in row))
-    page = io.StringIO()
-    width = shutil.get_terminal_size().columns
-    Console(file=page, width=width, force_terminal=not plain, highlight=False).print(table)
-    put("\n".join(line.rstrip() for line in page.getvalue().splitlines()))
+
+def _put_blocks(blocks: Iterable[Iterable[tuple[str, object]]]) -> None:
+    for number, fields in enumerate(blocks):
+        if number:
+            put("")
+        put_fields(fields)
 
 
 def describe(error: AxernError) -> dict[str, Any]:

@@ -17,10 +17,10 @@ app = group(
 
 
 @app.callback()
-def reservations(ctx: typer.Context) -> None:
+def reservations(ctx: typer.Context, output: ListOutput = "table") -> None:
     """List all reservations when no command is given."""
     if ctx.invoked_subcommand is None:
-        show.list_reservations(where(ctx), None, None, form="table")
+        show.list_reservations(where(ctx), None, None, form=output)
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -198,6 +199,18 @@ def test_a_slow_reader_does_not_keep_a_signal_back(axern: Axern, fake: FakeDaemo
         assert process.poll() is None  # it still hands over what was written
         process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 130
+
+
+def test_following_logs_is_left_with_a_word(axern: Axern, fake: FakeDaemon) -> None:
+    run_id = axern.run("run", "-d", "--", "sh", "-c", "echo ab; exec sleep 600").stdout.decode()
+    with axern.start("run", "logs", "-f", run_id.strip()) as process:
+        read_until(process.stdout, b"ab")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    # Between writing a piece and noting it, a signal makes the next call repeat it; none is lost.
+    assert re.search(rb"run logs -f --from [03] ", stderr)
+    assert [run.over for run in fake.runs.values()] == [False]
 
 
 def test_an_ignored_signal_stays_ignored(axern: Axern, fake: FakeDaemon) -> None:

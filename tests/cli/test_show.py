@@ -74,6 +74,7 @@ def test_reservations_for_programs(axern: Axern, fake: FakeDaemon) -> None:
     fake.reservations = [RESERVATION, RESERVATION]
     whole = axern.json("reservations", "list", "-o", "json")
     assert whole == {"reservations": [RESERVATION] * 2, "generation": 41, "source": "daemon"}
+    assert axern.json("reservations", "-o", "json") == whole
     lines = axern.run("reservations", "list", "--format", "ndjson").stdout.splitlines()
     assert [json.loads(line) for line in lines] == [RESERVATION] * 2
     assert axern.json("reservations", "inspect", "0123", "-o", "json")["reservation"] == RESERVATION

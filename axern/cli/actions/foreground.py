@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from axern.api.client import ApiError, ConnectionLost, Event
+from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost, Event
 from axern.cli.actions.request import query
 from axern.cli.output import STDERR, STDOUT, say, write
 from axern.errors import DaemonUnreachable, ProtocolError
@@ -174,7 +174,8 @@ class Interrupts:
             return
         try:
             with self._where.reach() as client:
-                client.request("DELETE", query(f"/v2/runs/{self._run_id}", grace_ms=grace_ms))
+                target = query(f"/v2/runs/{self._run_id}", grace_ms=grace_ms)
+                client.request("DELETE", target, timeout_s=HEALTH_TIMEOUT_S)
         except DaemonUnreachable:
             return  # `settle` tries again with the next connection
         except AxernError as error:
@@ -234,8 +235,7 @@ def follow(
             patience.succeed()
             for event in events:
                 if event.name == "exit":
-                    ended: Json = json.loads(event.data)["run"]
-                    return ended
+                    return _ended(event)
                 pipe.take(event)
             patience.wait(ConnectionLost("the daemon ended the stream before the run's end"))
         except DaemonUnreachable as error:
@@ -244,6 +244,14 @@ def follow(
             if error.code != "busy":
                 raise
             patience.wait(error)
+
+
+def _ended(event: Event) -> Json:
+    try:
+        run: Json = json.loads(event.data)["run"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError("the daemon ended the stream with no run") from error
+    return run
 
 
 def outcome(run: Json) -> int:

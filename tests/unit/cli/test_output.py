@@ -1,5 +1,6 @@
 """What tables show, and what they never let through."""
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -123,37 +124,34 @@ def test_patience_ends() -> None:
 
 TABLE = (
     "from axern.cli.output import put_table;"
-    "put_table(('ID', 'NAME'), [('0123456789ab', '[bold]x[/bold] \\x1b[31mred' + 'long ' * 20)])"
+    "name = '[bold]x[/bold] \\x1b[31m' + 'long ' * 9;"
+    "put_table(('ID', 'NAME'), [('0123456789ab', name), (1, 2)])"
 )
+NAME = r"[bold]x[/bold] \x1b[31m" + ("long " * 9).rstrip()
 
 
-@pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_narrow_terminal_loses_nothing(no_color: str) -> None:
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (30, ["id:   0123456789ab", f"name: {NAME}", "", "id:   1", "name: 2"]),
+        (200, ["ID            NAME", f"0123456789ab  {NAME}", "1             2"]),
+    ],
+)
+def test_a_terminal_of_any_width_shows_everything(columns: int, lines: list[str]) -> None:
     ours, theirs = pty.openpty()
-    environment = os.environ | {"COLUMNS": "30", "NO_COLOR": no_color, "TERM": "xterm"}
+    environment = os.environ | {"COLUMNS": str(columns)}
     subprocess.run([sys.executable, "-c", TABLE], stdout=theirs, env=environment, check=True)
     os.close(theirs)
     seen = b""
-    while True:
-        try:
-            data = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        seen += data
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while data := os.read(ours, 65536):
+            seen += data
     os.close(ours)
-    lines = seen.decode().replace("\r", "").splitlines()
-    plain = seen.replace(b"\x1b[1m", b"").replace(b"\x1b[0m", b"")
-    assert b"\x1b" not in plain
-    assert (seen != plain) == (not no_color)
-    assert all(len(line) <= 30 for line in plain.decode().replace("\r", "").splitlines()), lines
-    assert b"0123456789ab" in plain
-    folded = b"".join(plain.split())
-    assert b"".join(rb"[bold]x[/bold] \x1b[31mred".split())[:14] in folded
-    assert plain.count(b"long") == 20
+    assert [line.rstrip() for line in seen.decode().splitlines()] == lines
 
 
 def test_a_pipe_gets_plain_columns() -> None:
-    done = subprocess.run([sys.executable, "-c", TABLE], capture_output=True, check=True)
-    header, row = done.stdout.decode().splitlines()
-    assert header == "ID            NAME"
-    assert row.startswith(r"0123456789ab  [bold]x[/bold] \x1b[31mredlong long")
+    environment = os.environ | {"COLUMNS": "30"}
+    command = [sys.executable, "-c", TABLE]
+    done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert done.stdout.decode().splitlines()[0] == "ID            NAME"
