@@ -72,6 +72,8 @@ class FakeDaemon:
         self.lose_answers = 0  # to POST: that many are carried out and then not answered
         self.cut_streams: list[int] = []  # each stream ends after that many bytes, without an end
         self.silent = False
+        self.may_answer = threading.Event()  # POST waits for it before it does anything
+        self.may_answer.set()
         self.enforced = True
         self._server: socketserver.ThreadingUnixStreamServer | None = None
         self._connections: set[socket.socket] = set()
@@ -317,6 +319,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, {"run": run.view})
 
     def post_run(self, body: Json) -> None:
+        self.fake.may_answer.wait()
         if self.fake.refusal is not None:
             status, error = self.fake.refusal
             self.answer(status, {"status": status, "error": error})

@@ -191,6 +191,30 @@ def test_a_signal_reaches_a_daemon_that_was_away(axern: Axern, fake: FakeDaemon)
         assert [run.view["status"] for run in fake.runs.values()] == ["cancelled"]
 
 
+def test_a_signal_before_the_id_is_not_forgotten(axern: Axern, fake: FakeDaemon) -> None:
+    fake.may_answer.clear()
+    with axern.start("run", "--", "sleep", "600") as process:
+        wait_for(lambda: any(method == "POST" for method, _, _ in fake.requests), "no POST")
+        process.send_signal(signal.SIGINT)
+        read_until(process.stderr, b"cancelling")
+        fake.may_answer.set()
+        process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert [run.view["status"] for run in fake.runs.values()] == ["cancelled"]
+
+
+def test_two_signals_leave_even_without_a_daemon(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start("run", "--", "sh", "-c", "echo a; exec sleep 600") as process:
+        read_until(process.stdout, b"a")
+        fake.stop()
+        process.send_signal(signal.SIGTERM)
+        read_until(process.stderr, b"cancelling")
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 143
+    assert b"it may go on" in stderr
+
+
 def test_a_slow_reader_does_not_keep_a_signal_back(axern: Axern, fake: FakeDaemon) -> None:
     with axern.start("run", "--", "sh", "-c", "exec cat /dev/zero") as process:
         wait_for(lambda: any(run.log for run in fake.runs.values()), "no output")

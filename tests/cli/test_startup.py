@@ -1,0 +1,47 @@
+"""What a command does not load, so that it starts fast; the figures are in bench/."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ledger.store import Ledger
+from ledger.testing import ManualClock
+from tests.cli.command import Axern
+from tests.cli.fake import FakeDaemon
+
+COSTLY = frozenset(
+    "asyncio concurrent.futures email filelock http.client httptools logging pydantic psutil rich "
+    "ssl uvicorn".split()
+)
+NOT_WITH_A_DAEMON = frozenset({"msgspec", "ledger.state", "ledger.reader", "axern.api.views"})
+
+
+def loaded(axern: Axern, *words: str) -> set[str]:
+    """Return the modules that `axern` with *words* has imported."""
+    argv = [sys.executable, "-X", "importtime", *axern.argv(*words)[1:]]
+    done = subprocess.run(argv, capture_output=True, check=True)
+    found = {
+        line.rpartition(b"|")[2].strip().decode()
+        for line in done.stderr.splitlines()
+        if line.startswith(b"import time:")
+    }
+    assert "axern.cli.main" in found
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["version"], ["reservations"], ["run", "true"], ["run", "list"], ["node", "capacity"]],
+)
+def test_with_a_daemon(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
+    assert loaded(axern, *words) & (COSTLY | NOT_WITH_A_DAEMON) == set()
+
+
+def test_without_one(short_root: Path) -> None:
+    config = short_root / "axern.toml"
+    config.write_text(f'state_dir = "{short_root}/state"\nrun_dir = "{short_root}/run"\n')
+    (short_root / "state").mkdir()
+    Ledger.open(short_root / "state" / "ledger", ManualClock()()).close()
+    assert loaded(Axern(("--config", str(config))), "reservations") & COSTLY == set()
