@@ -50,18 +50,23 @@ def any_of(ops: Sequence[Op]) -> st.SearchStrategy[Op]:
     return st.integers(0, len(ops) - 1).map(lambda index: ops[index])
 
 
-WHICH = range(8)
-SMALL = list(product((0, 1, 300, 900), (0, 4, 9), (0, 1)))
-LARGE = list(product((0, 800, 4000), (0, 15, 40), (0, 3, 6)))
+WHICH = range(10)
+SMALL = list(product((0, 1, 300, 900), (0, 4, 9), (1,)))
+LARGE = [(0, 0, 0), *product((800, 4000, 6000), (15, 40, 90), (3, 6, 10))]
 LIFETIMES = ((None, None), (700, None), (700, 5000), (5000, 700), (None, 5000), (0, 0))
-REQUESTS = ((None, ""), (None, ""), *product(("q1", "q2", "q3"), "ab"))
+REQUESTS = (*[(None, "")] * 9, *product(("q1", "q2", "q3"), "ab"))
 QUOTAS = (
-    OptionalResources(),
+    *[OptionalResources()] * 4,
     OptionalResources(1000),
     OptionalResources(memory_bytes=12, sandbox_slots=2),
     OptionalResources(0, 0, sandbox_slots=0),
 )
-TARGETS = ("starting", "running", "stopping", "retiring", "released")
+# The way forward is likelier than the ways out, or nothing would ever run.
+TARGETS = (
+    *["starting"] * 3,
+    *["running"] * 3,
+    *("stopping", "retiring", "retiring", "released", "released"),
+)
 
 # Every operation there is, made beforehand: drawing is most of what a step costs, and this way it
 # is one draw.
@@ -90,7 +95,7 @@ administering = any_of(
         *(Observe(amounts=amounts) for amounts in LARGE),
         *(Quota(0, "", space, quota) for space, quota in product(SPACES, QUOTAS)),
         *(Hold(amounts=amounts) for amounts in (None, *SMALL)),
-        *(MakeClaim(0, "", *claim) for claim in product(SPACES[1:], SMALL[::4], (False, True))),
+        *(MakeClaim(0, "", *claim) for claim in product(SPACES[1:], SMALL[::2], (False, True))),
         *(Forget(request_id=name) for name in ("q1", "q2", "q3")),
     ]
 )
@@ -183,14 +188,21 @@ class LedgerMachine(RuleBasedStateMachine):
     def reserve(self, op: Op) -> None:
         self.perform([op])
 
+    @rule(ops=st.lists(reserving, min_size=1, max_size=3))
+    def reserve_together(self, ops: list[Op]) -> None:
+        self.perform(ops)
+
+    @precondition(lambda self: self.model.entries)
     @rule(op=advancing)
     def advance(self, op: Op) -> None:
         self.perform([op])
 
+    @precondition(lambda self: self.model.entries)
     @rule(op=advancing)
     def advance_again(self, op: Op) -> None:
         self.perform([op])
 
+    @precondition(lambda self: self.model.entries)
     @rule(op=leasing)
     def lease(self, op: Op) -> None:
         self.perform([op])
