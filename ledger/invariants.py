@@ -53,8 +53,9 @@ def expected_balances(rows: Mapping[str, Mapping[str, Row]]) -> Balances:
                     expected["capacity", pool] -= amount
             else:
                 for account, pool, amount in _held_by(row):
-                    expected[account, pool] += amount
-                    expected["headroom", pool] -= amount
+                    if amount:
+                        expected[account, pool] += amount
+                        expected["headroom", pool] -= amount
     for pool, amount in promised.items():
         expected["headroom", pool] += amount
         expected["capacity", pool] -= amount
