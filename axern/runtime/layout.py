@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass
 
 from axern.errors import HostError
-from axern.host.cgroup import Cgroup, Hierarchies
-from axern.host.mounts import make_private
+from axern.host.cgroup import Cgroup, Hierarchies, remove_folder
+from axern.host.mounts import make_private, unmount_below
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{7,63}")
 """Safe as a file name, a cgroup name, and an id for runc, runsc and conmon."""
 _OVERLAY_UNSAFE = re.compile(r"[,:\\\s]")
 """Characters that would end a value in overlay's mount options."""
+_DISMANTLE_TIMEOUT_S = 10
 _MODE_PRIVATE = 0o700
 _MODE_TRAVERSE = 0o711
 """A sandbox's root is another user on the host and must reach its own folder below this one."""
@@ -155,3 +156,13 @@ class Layout:
         os.makedirs(self.sandboxes, exist_ok=True)
         os.chmod(self.sandboxes, _MODE_TRAVERSE)
         make_private(self.sandboxes)
+
+    def dismantle(self) -> None:
+        """Undo what `prepare` and the sandboxes left in the kernel; all must be buried. Files stay.
+
+        Raises:
+            HostError: A sandbox is still there.
+        """
+        unmount_below(self.sandboxes, _DISMANTLE_TIMEOUT_S)
+        for mounted in (self.hierarchies.unified, *self.hierarchies.legacy):
+            remove_folder(f"{mounted}/{self.cgroup_root}", _DISMANTLE_TIMEOUT_S)

@@ -20,6 +20,7 @@ from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
 from axern.runtime.teardown import Evidence
 
+VOLATILE = "/dev/shm"
 EXIT_LIMIT_S = 120.0
 """Generous: the machine may be busy with other tests."""
 
@@ -107,14 +108,14 @@ class Lab:
     def leftovers(self) -> list[str]:
         """Name everything of any sandbox that is still there, found without the code under test."""
         layout = self.layout
-        base = os.path.dirname(layout.run_dir)
-        found = [f"mount {p}" for p in mounts.mounts_below(base) if p != layout.sandboxes]
+        mounted = mounts.mounts_below(layout.run_dir)
+        found = [f"mount {point}" for point in mounted if point != layout.sandboxes]
         folders = (layout.sandboxes, layout.filestore, f"{layout.run_dir}/runc")
         for folder in (*folders, f"{layout.run_dir}/runsc"):
             found += [f"{folder}/{name}" for name in os.listdir(folder)]
-        for mounted in (layout.hierarchies.unified, *layout.hierarchies.legacy):
+        for hierarchy in (layout.hierarchies.unified, *layout.hierarchies.legacy):
             for part in ("sandboxes", "monitors"):
-                folder = f"{mounted}/{layout.cgroup_root}/{part}"
+                folder = f"{hierarchy}/{layout.cgroup_root}/{part}"
                 if os.path.isdir(folder):
                     found += [e.path for e in os.scandir(folder) if e.is_dir()]
         ids = {spec.sandbox_id.encode() for spec in self.made}
@@ -166,11 +167,12 @@ def digest_tree(top: str) -> str:
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     """Yield a lab; afterwards bury what the test left to it, and prove that nothing is left."""
-    base = tempfile.mkdtemp(prefix="axern-test-")
-    os.chmod(base, 0o711)  # noqa: S103 - a sandbox's root must reach its own folder below it
+    base, run_dir = tempfile.mkdtemp(prefix="axern-test-"), tempfile.mkdtemp(dir=VOLATILE)
+    for folder in (base, run_dir):
+        os.chmod(folder, 0o711)  # noqa: S103 - a sandbox's root must reach its folder below it
     layout = Layout(
         state_dir=f"{base}/state",
-        run_dir=f"{base}/run",
+        run_dir=run_dir,
         filestore=f"{base}/filestore",
         templates=f"{base}/templates",
         cgroup_root=f"axern-test-{os.getpid()}-{secrets.token_hex(4)}",
@@ -184,10 +186,9 @@ def lab() -> Iterator[Lab]:
         for spec in lab.made:
             lab.bury(spec)
         left = lab.leftovers()
-        mounts.unmount_below(base, 10)
-        for mounted in (layout.hierarchies.unified, *layout.hierarchies.legacy):
-            cgroup.remove_folder(f"{mounted}/{layout.cgroup_root}", 10)
-        filestore.remove_tree(base)
+        layout.dismantle()
+        for folder in (base, run_dir):
+            filestore.remove_tree(folder)
     assert left == []
 
 

@@ -199,7 +199,8 @@ def test_secrets_stay_in_the_bundle(lab: Lab, runtime: str) -> None:
     assert os.stat(paths.folder).st_mode & 0o007 == 0
     holders = [
         os.path.join(folder, name)
-        for folder, _, names in os.walk(os.path.dirname(lab.layout.run_dir))
+        for top in (lab.layout.run_dir, lab.layout.state_dir, lab.layout.filestore)
+        for folder, _, names in os.walk(top)
         for name in names
         if b"canary-4711" in _content(os.path.join(folder, name))
     ]
