@@ -111,11 +111,12 @@ class RunContract:
     def test_a_cancelled_run_ends(self, axern: Axern) -> None:
         run_id = self.sh(axern, "sleep 600", "--detach").stdout.decode().strip()
         done = axern.run("run", "cancel", "--grace", "100ms", run_id[:12])
-        assert done.returncode == 0
+        assert (done.returncode, done.stdout.decode()) == (0, f"{run_id} cancelling\n")
         assert axern.run("run", "logs", "-f", run_id).returncode == 0
         run = axern.json("run", "get", run_id, "-o", "json")["run"]
         assert run["status"] == "cancelled"
-        assert axern.run("run", "cancel", run_id).returncode == 0  # again is no error
+        again = axern.run("run", "cancel", run_id)
+        assert (again.returncode, again.stdout.decode()) == (0, f"{run_id} cancelled\n")
 
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
     def test_one_signal_cancels_and_waits(self, axern: Axern, number: int, code: int) -> None:

@@ -149,8 +149,10 @@ def cancel(where: Where, run_id: str, grace: str | None, *, as_json: bool) -> No
         answer = client.request("DELETE", target)
     if as_json:
         put_json(answer)
-    else:
-        put(f"{answer['run']['id']} {answer['run']['status']}")
+        return
+    run = answer["run"]
+    # The daemon answers before the run has taken notice.
+    put(f"{run['id']} {run['status'] if run['finished_at'] else 'cancelling'}")
 
 
 def logs(where: Where, run_id: str, offset: int, *, following: bool) -> None:
