@@ -22,10 +22,15 @@ ARGV_ITEMS_LIMIT = 256
 STRING_LIMIT_BYTES = 131_071
 TOTAL_LIMIT_BYTES = 128 * 1024 - 4096
 """One string, and all of argv or env: what Linux takes. Source: execve(2), MAX_ARG_STRLEN."""
+PATH_LIMIT_BYTES = 4095
+LONGEST_MS = 100 * 365 * 86_400_000
+"""A century: a deadline beyond the year 9999 could not be shown any more."""
 DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 _ONE_SLOT = "sandbox_slots"
+_SHOWN_LENGTH = 64
+"""How much of a name that the client made up an error repeats."""
 
 
 def _no_nul(text: str) -> str:
@@ -60,14 +65,18 @@ def _bounded_total(texts: list[str]) -> None:
 def _absolute(path: str) -> str:
     if not path.startswith("/") or "/../" in f"{path}/":
         raise ValueError("it must be an absolute path without '..'")
+    if len(path.encode()) > PATH_LIMIT_BYTES:
+        raise ValueError(f"a path may have at most {PATH_LIMIT_BYTES} bytes")
     return path
 
 
 Text = Annotated[str, AfterValidator(_no_nul)]
-Path = Annotated[str, Field(max_length=4095), AfterValidator(_no_nul), AfterValidator(_absolute)]
+Path = Annotated[
+    str, Field(max_length=PATH_LIMIT_BYTES), AfterValidator(_no_nul), AfterValidator(_absolute)
+]
 Label = Annotated[str, Field(pattern=DNS_LABEL)]
 RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-Milliseconds = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
+Milliseconds = Annotated[int, Field(ge=1, le=LONGEST_MS)]
 
 Amounts = create_model(
     "Amounts",
@@ -157,7 +166,7 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
         return model.model_validate(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
-        where = ".".join(str(part) for part in errors[0]["loc"]) or "body"
+        where = ".".join(str(part)[:_SHOWN_LENGTH] for part in errors[0]["loc"]) or "body"
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         message = errors[0]["msg"].removeprefix("Value error, ")
         raise InvalidArgument(f"{where}: {message}{more}") from None

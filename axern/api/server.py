@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import secrets
 import socket
@@ -32,6 +33,8 @@ from ledger.errors import AxernError, InvalidArgument
 
 BODY_LIMIT_BYTES = 1024**2
 JSON_DEPTH_LIMIT = 8
+SHOWN_LENGTH = 64
+"""How much of a client's own text an error repeats."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +75,13 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in *body*, read strictly; raises InvalidArgument for anything else."""
     try:
         value = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+            body.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
         )
+        if b"\\u" in body:
+            _refuse_lone_surrogates(value)
     except RecursionError:
         raise InvalidArgument(f"the body nests deeper than {JSON_DEPTH_LIMIT}") from None
     except ValueError as error:
@@ -89,12 +97,27 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {key!r} stands twice")
+        raise ValueError(f"the key {key[:SHOWN_LENGTH]!r} stands twice")
     return unique
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:SHOWN_LENGTH]} is larger than any number")
+    return number
+
+
+def _refuse_lone_surrogates(value: object) -> None:
+    r"""Refuse what an escape such as `\ud800` alone makes: no UTF-8 could ever hold it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair") from None
 
 
 def _depth(value: object) -> int:
@@ -217,16 +240,19 @@ class Server(uvicorn.Server):
         yield
 
 
-def build(handler: Handler, error_view: ErrorView) -> Server:
+def build(
+    handler: Handler, error_view: ErrorView, protocol: type[LimitedProtocol] = LimitedProtocol
+) -> Server:
     """Return a server for *handler*; start it with `serve(sockets=[listen(…)])`.
 
     Args:
         handler: Answers a request; an AxernError that it raises becomes `error_view`'s answer.
         error_view: Turns an error and a request id into an answer.
+        protocol: Bounds the connections; its class attributes are the limits.
     """
     config = uvicorn.Config(
         _Application(handler, error_view),
-        http=LimitedProtocol.bound_to(error_view),
+        http=protocol.bound_to(error_view),
         ws="none",
         lifespan="off",
         log_config=None,
