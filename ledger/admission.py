@@ -198,49 +198,48 @@ def _pick_device(view: State, node: Node, demand: Demand) -> str | None:
     return max((large, room, device) for room, large, device in rooms)[2]
 
 
-def _short(gate: str, dimension: str, requested: int, limit: int, room: int) -> Iterator[Shortfall]:
-    if requested > room:
-        at_hand = max(0, room)
-        yield Shortfall(
-            gate, dimension, requested, limit - room, limit, at_hand, requested - at_hand
-        )
+def _short(gate: str, dimension: str, requested: int, limit: int, room: int) -> Shortfall:
+    """Return how short *requested*, which is more than *room*, falls."""
+    at_hand = max(0, room)
+    return Shortfall(gate, dimension, requested, limit - room, limit, at_hand, requested - at_hand)
 
 
 def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> Iterator[Shortfall]:
-    total, mine = view.entry_count(), view.entry_count(demand.namespace)
-    yield from _short(ENTRIES, "entries", 1, policy.entry_cap, policy.entry_cap - total)
-    cap = policy.namespace_entry_cap
-    yield from _short(NAMESPACE_ENTRIES, "entries", 1, cap, cap - mine)
+    for gate, cap, namespace in (
+        (ENTRIES, policy.entry_cap, ""),
+        (NAMESPACE_ENTRIES, policy.namespace_entry_cap, demand.namespace),
+    ):
+        room = cap - view.entry_count(namespace)
+        if room < 1:
+            yield _short(gate, "entries", 1, cap, room)
 
 
 def _quota_shortfalls(view: State, demand: Demand, quota: object) -> Iterator[Shortfall]:
     account = committed_account(demand.namespace)
-    for dimension in DIMENSIONS:
-        limit: int | None = getattr(quota, dimension.name)
-        requested: int = getattr(demand.requests, dimension.name)
-        if limit is None or not requested:
+    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
+        limit: int | None = getattr(quota, dimension.name) if requested else None
+        if limit is None:
             continue
-        used = _sum_over_devices(view, account, dimension)
-        yield from _short(NAMESPACE_QUOTA, dimension.name, requested, limit, limit - used)
+        room = limit - _sum_over_devices(view, account, dimension)
+        if requested > room:
+            yield _short(NAMESPACE_QUOTA, dimension.name, requested, limit, room)
 
 
 def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
     claim = view.claim_of(demand.namespace)
     if claim is None or not claim.hard:
         return
-    for dimension in DIMENSIONS:
-        requested: int = getattr(demand.requests, dimension.name)
+    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
         limit: int = getattr(claim.amount, dimension.name)
-        drawn: int = getattr(claim.drawdown, dimension.name)
-        if requested:
-            yield from _short(NAMESPACE_CLAIM, dimension.name, requested, limit, limit - drawn)
+        room: int = limit - getattr(claim.drawdown, dimension.name)
+        if requested and requested > room:
+            yield _short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
 
 
 def _node_shortfalls(
     view: State, node: Node, demand: Demand, device: str | None
 ) -> Iterator[Shortfall]:
-    for dimension in DIMENSIONS:
-        requested: int = getattr(demand.requests, dimension.name)
+    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
         if not requested or (dimension.per_device and device is None):
             continue
         pool = gpu_pool(device) if dimension.per_device and device else dimension.name
@@ -248,7 +247,8 @@ def _node_shortfalls(
         if dimension.name == "sandbox_slots":
             limit = min(limit, LANES)
         room = min(available(view, demand.namespace, pool), limit)
-        yield from _short(NODE, dimension.name, requested, limit, room)
+        if requested > room:
+            yield _short(NODE, dimension.name, requested, limit, room)
 
 
 def _observed_shortfalls(
@@ -263,13 +263,15 @@ def _observed_shortfalls(
         reserved = node.effective_allocatable.ephemeral_storage_bytes - available(
             view, demand.namespace, name
         )
-        unwritten = max(0, reserved - (facts.storage_written_bytes or 0))
-        yield from _short(NODE_STORAGE_FREE, name, storage, limit, limit - unwritten)
+        room = limit - max(0, reserved - (facts.storage_written_bytes or 0))
+        if storage > room:
+            yield _short(NODE_STORAGE_FREE, name, storage, limit, room)
     memory = demand.requests.memory_bytes
     if memory and facts.sandboxes_memory_bytes is not None:
         limit = node.effective_allocatable.memory_bytes
         room = limit - facts.sandboxes_memory_bytes
-        yield from _short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
+        if memory > room:
+            yield _short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
 
 
 def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:

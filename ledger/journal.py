@@ -141,15 +141,17 @@ def looks_torn(lines: bytes, offset: int) -> bool:
     """Tell whether all behind *offset* can be one write that was cut short.
 
     That is a line of which whole sectors are missing, or its end. A complete line that does not
-    verify was answered, so it is damage; so is a line that lacks only its line break.
+    verify was answered, so it is damage; so is one that is complete up to its seal and does not
+    stop where a sector does.
     """
     written = len(lines.rstrip(b"\0"))
     tail = lines[offset:written]
-    if b"\n" in tail[:-1]:
+    if b"\n" in tail[:-1] or _verifies(tail[:-1] + b"\n"):
         return False
-    if b"\0" not in tail and tail.endswith(b"\n"):
-        return False
-    if _verifies(tail[:-1] + b"\n"):
+    if tail.endswith(b"\n"):
+        if b"\0" not in tail:
+            return False
+    elif written % SECTOR_BYTES and b'"chain":"' in tail:
         return False
     start = offset
     while start < written:

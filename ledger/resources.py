@@ -112,10 +112,13 @@ def dimension_of(pool_name: str) -> Dimension:
     return BY_NAME[pool_name.partition("/")[0]]
 
 
+_POOLS = tuple("" if dimension.per_device else dimension.name for dimension in DIMENSIONS)
+
+
 def by_pool(resources: Resources, device: str | None) -> dict[str, int]:
     """Return the non-zero amounts of *resources* keyed by pool, in the order of `DIMENSIONS`."""
     return {
-        pool(dimension, device): amount
-        for dimension, amount in zip(DIMENSIONS, resources.amounts(), strict=True)
+        name or gpu_pool(str(device)): amount
+        for name, amount in zip(_POOLS, resources.amounts(), strict=True)
         if amount
     }

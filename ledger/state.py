@@ -1,13 +1,15 @@
 """The ledger's state in memory and the pure transitions that change it, each as balanced postings.
 
 A transition reads a state and returns a `Change`: the rows to put and the postings that go with
-them. What a row holds in the accounts is one function, `_holdings`; the postings of a change are
+them. What a row holds in the accounts is one table, `_HOLDINGS`; the postings of a change are
 the difference that its rows make there, balanced against `headroom`. So every change sums to zero
 in every pool, whatever it does.
 
 Accounts: `capacity` (the source, negative: all that the node can promise), `system_reserve`,
 `headroom`, `held`, `claimed:<namespace>`, `committed:<namespace>`, `retiring`.
 """
+
+# ruff: noqa: SLF001 - a fork looks into its base, which is a state like itself
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from ledger.resources import by_pool, gpu_pool
 from ledger.tables import Claim, Namespace, Node, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from ledger.clock import Now
     from ledger.facts import Facts
@@ -160,10 +162,10 @@ class State:
 
     def row(self, table: str, key: str) -> Row | None:
         """Return the row `key` of *table*, or None."""
-        own = self._tables[table]
-        if key in own or self._base is None:
-            return own.get(key)
-        return self._base.row(table, key)
+        view: State = self
+        while view._base is not None and key not in view._tables[table]:
+            view = view._base
+        return view._tables[table].get(key)
 
     def rows(self, table: str) -> Iterator[tuple[str, Row]]:
         """Yield every (key, row) of *table* in order of insertion, changed rows of a fork last."""
@@ -214,15 +216,18 @@ class State:
 
     def claim_of(self, namespace: str) -> Claim | None:
         """Return the claim of *namespace*, or None; claims are few, a scan is the index."""
+        if self._is_empty(tables.CLAIMS):
+            return None
         claims = (cast("Claim", row) for _, row in self.rows(tables.CLAIMS))
         return next((claim for claim in claims if claim.namespace == namespace), None)
 
     def balance(self, account: str, pool: str) -> int:
         """Return the balance of *pool* in *account*; 0 for one never posted to."""
-        own = self._balances.get((account, pool))
-        if own is not None or self._base is None:
-            return own or 0
-        return self._base.balance(account, pool)
+        key = (account, pool)
+        view: State = self
+        while view._base is not None and key not in view._balances:
+            view = view._base
+        return view._balances.get(key, 0)
 
     def balances(self) -> dict[tuple[str, str], int]:
         """Return every non-zero balance keyed by (account, pool)."""
@@ -231,16 +236,17 @@ class State:
 
     def entry_count(self, namespace: str = "") -> int:
         """Return how many reservations exist, of one namespace or (with "") of all."""
-        own = self._counts.get(namespace)
-        if own is not None or self._base is None:
-            return own or 0
-        return self._base.entry_count(namespace)
+        view: State = self
+        while view._base is not None and namespace not in view._counts:
+            view = view._base
+        return view._counts.get(namespace, 0)
 
     def lane_holder(self, lane: int) -> str | None:
         """Return the id of the reservation that holds *lane*, or None."""
-        if lane in self._lanes or self._base is None:
-            return self._lanes.get(lane)
-        return self._base.lane_holder(lane)
+        view: State = self
+        while view._base is not None and lane not in view._lanes:
+            view = view._base
+        return view._lanes.get(lane)
 
     def apply(self, change: Change) -> None:
         """Perform *change*: rows first, then postings. Never refuses: deciding is done before."""
@@ -261,6 +267,12 @@ class State:
             key = (posting.account, posting.pool)
             self._balances[key] = self.balance(*key) + posting.amount
 
+    def _is_empty(self, table: str) -> bool:
+        view: State = self
+        while view._base is not None and not view._tables[table]:
+            view = view._base
+        return not view._tables[table]
+
     def _index(self, reservation: Reservation | None, count: int) -> None:
         if reservation is None:
             return
@@ -270,45 +282,61 @@ class State:
             self._lanes[reservation.lane] = reservation.id if count > 0 else None
 
 
-def _holdings(row: Row | None) -> Iterator[tuple[str, str, int]]:
-    """Yield (account, pool, amount) for what *row* holds; `headroom` is left to balance it."""
-    match row:
-        case Reservation():
-            retiring = row.phase == RETIRING
-            account = RETIRING_ACCOUNT if retiring else committed_account(row.namespace)
-            for pool, amount in by_pool(row.charged, row.gpu_device).items():
-                yield account, pool, amount
-        case Claim():
-            rest = row.amount.minus(row.drawdown)
-            for pool, amount in by_pool(rest, row.gpu_device).items():
-                yield claimed_account(row.namespace), pool, amount
-        case Ticket():
-            for pool, amount in by_pool(row.held, row.gpu_device).items():
-                yield HELD, pool, amount
-        case Node():
-            for pool, amount in by_pool(row.system_reserve, None).items():
-                yield SYSTEM_RESERVE, pool, amount
-                yield CAPACITY, pool, -amount
-            promised = by_pool(row.effective_allocatable, None)
-            promised |= {gpu_pool(device): size for device, size in row.gpu_allocatable}
-            for pool, amount in promised.items():
-                yield CAPACITY, pool, -amount
-        case _:
-            return
+def _held_by_reservation(row: Reservation) -> Iterable[tuple[str, str, int]]:
+    retiring = row.phase == RETIRING
+    account = RETIRING_ACCOUNT if retiring else committed_account(row.namespace)
+    return [
+        (account, pool, amount) for pool, amount in by_pool(row.charged, row.gpu_device).items()
+    ]
+
+
+def _held_by_claim(row: Claim) -> Iterable[tuple[str, str, int]]:
+    account, rest = claimed_account(row.namespace), row.amount.minus(row.drawdown)
+    return [(account, pool, amount) for pool, amount in by_pool(rest, row.gpu_device).items()]
+
+
+def _held_by_ticket(row: Ticket) -> Iterable[tuple[str, str, int]]:
+    return [(HELD, pool, amount) for pool, amount in by_pool(row.held, row.gpu_device).items()]
+
+
+def _held_by_node(row: Node) -> Iterator[tuple[str, str, int]]:
+    for pool, amount in by_pool(row.system_reserve, None).items():
+        yield SYSTEM_RESERVE, pool, amount
+        yield CAPACITY, pool, -amount
+    promised = by_pool(row.effective_allocatable, None)
+    promised |= {gpu_pool(device): size for device, size in row.gpu_allocatable}
+    for pool, amount in promised.items():
+        yield CAPACITY, pool, -amount
+
+
+_HOLDINGS: Mapping[str, Callable[..., Iterable[tuple[str, str, int]]]] = {
+    tables.RESERVATIONS: _held_by_reservation,
+    tables.CLAIMS: _held_by_claim,
+    tables.TICKETS: _held_by_ticket,
+    tables.NODES: _held_by_node,
+}
+"""What a row of each table holds, as (account, pool, amount); `headroom` is left to balance it.
+
+Rows of the other tables hold nothing.
+"""
 
 
 def postings_for(view: State, puts: Iterable[Put]) -> tuple[Posting, ...]:
     """Return the postings that *puts* cause, balanced against `headroom` in every pool."""
     deltas: dict[tuple[str, str], int] = {}
     for put in puts:
+        holdings = _HOLDINGS.get(put.table)
+        if holdings is None:
+            continue
         for sign, row in ((-1, view.row(put.table, put.key)), (1, put.row)):
-            for account, pool, amount in _holdings(row):
-                key = (account, pool)
+            if row is None:
+                continue
+            for account, pool, amount in holdings(row):
+                key, rest = (account, pool), (HEADROOM, pool)
                 deltas[key] = deltas.get(key, 0) + sign * amount
-                rest = (HEADROOM, pool)
                 deltas[rest] = deltas.get(rest, 0) - sign * amount
     return tuple(
-        Posting(account, pool, amount) for (account, pool), amount in deltas.items() if amount
+        [Posting(account, pool, amount) for (account, pool), amount in deltas.items() if amount]
     )
 
 
