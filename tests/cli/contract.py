@@ -111,7 +111,8 @@ class RunContract:
     def test_a_cancelled_run_ends(self, axern: Axern) -> None:
         run_id = self.sh(axern, "sleep 600", "--detach").stdout.decode().strip()
         done = axern.run("run", "cancel", "--grace", "100ms", run_id[:12])
-        assert (done.returncode, done.stdout.decode()) == (0, f"{run_id} cancelling\n")
+        assert done.returncode == 0
+        assert done.stdout.decode().split() in ([run_id, "cancelling"], [run_id, "cancelled"])
         assert axern.run("run", "logs", "-f", run_id).returncode == 0
         run = axern.json("run", "get", run_id, "-o", "json")["run"]
         assert run["status"] == "cancelled"
