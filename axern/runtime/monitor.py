@@ -58,8 +58,8 @@ def create(
     the start no workload runs and the monitor forks nothing, so that the move races with nothing.
 
     Raises:
-        MonitorFailed: The runtime refused; the message is its own.
-        CommandTimeout: The monitor did not come up within *timeout_s*.
+        MonitorFailed: The runtime refused, with its own message, or took longer than *timeout_s*.
+        RuntimeFailure: The monitor itself did not start.
         HostError: A process is where it must not be.
     """
     deadline_s = time.monotonic() + timeout_s

@@ -1,11 +1,11 @@
-"""The root file system of one sandbox: a private layer of ours over a shared one, only read.
+"""The root file system of one sandbox: layers of its own over a shared one that is only read.
 
-Mount points, host name and resolver files are real files in the layer that we own and that covers
-the shared one. Whatever the shared one has in their place, even a link, is hidden, never followed.
+Mount points, host name and resolver files are real files in a skeleton of ours, which covers the
+shared lower. Whatever the lower has in their place, even a link, is hidden and never followed.
 
-    runc,  writable    upper (ours, then the workload's) over the lower, ids shifted
-    runc,  read-only   skeleton (ours) over the lower, ids shifted
-    runsc, both        skeleton (ours) over the lower; runsc keeps changes in its own overlay
+    runc,  writable    upper over skeleton over lower, ids shifted
+    runc,  read-only   skeleton over lower, ids shifted
+    runsc, both        skeleton over lower; runsc keeps changes in an overlay of its own
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 
-from axern.errors import MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
+from axern.errors import HostError, MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
 from axern.host import filestore, idmap, linux, mounts
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import SandboxSpec
@@ -34,28 +35,41 @@ _INTERPRETER_DEPTH = 4
 
 
 def create_folders(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
-    """Make the sandbox's own folders and the layer of ours, with the ids of root inside.
+    """Make the sandbox's own folders and the skeleton, with the ids of root inside.
 
     Raises:
         FilestoreError: One exists already, or the file system refused.
+        HostError: Root inside, another user on the host, could not reach them.
     """
     root_id = idmap.first_id(spec.lane) if maps_ids else 0
+    if maps_ids:
+        _check_reachable(os.path.dirname(paths.folder))
     filestore.create_folder(paths.folder, mode=_TRAVERSE_MODE, gid=root_id)
     filestore.create_folder(paths.bundle, mode=_TRAVERSE_MODE, gid=root_id)
-    filestore.create_folder(paths.store, mode=0o700)
     for folder in (paths.lower, paths.rootfs):
         filestore.create_folder(folder, mode=_FOLDER_MODE)
-    if maps_ids and not spec.rootfs_readonly:
-        layer = paths.upper
-        filestore.create_folder(paths.work, mode=0o700, uid=root_id, gid=root_id)
-    else:
-        layer = paths.skeleton
+    _write_skeleton(paths.skeleton, spec.hostname, root_id)
+    filestore.create_folder(paths.store, mode=0o700)
+    if not maps_ids:
         filestore.create_folder(paths.overlay, mode=0o700)
-    _write_layer(layer, spec.hostname, root_id)
+    elif not spec.rootfs_readonly:
+        filestore.create_folder(paths.upper, mode=_FOLDER_MODE, uid=root_id, gid=root_id)
+        filestore.create_folder(paths.work, mode=0o700, uid=root_id, gid=root_id)
 
 
-def _write_layer(layer: str, hostname: str, root_id: int) -> None:
-    for folder in (layer, *(f"{layer}/{name}" for name in (*MOUNT_POINTS, "etc"))):
+def _check_reachable(folder: str) -> None:
+    for path in (folder, *(str(parent) for parent in PurePath(folder).parents)):
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            raise HostError(
+                f"root inside a sandbox can't pass through {path}",
+                syscall="stat",
+                path=path,
+                hint=f"chmod o+x {path}",
+            )
+
+
+def _write_skeleton(skeleton: str, hostname: str, root_id: int) -> None:
+    for folder in (skeleton, *(f"{skeleton}/{name}" for name in (*MOUNT_POINTS, "etc"))):
         filestore.create_folder(folder, mode=_FOLDER_MODE, uid=root_id, gid=root_id)
     files = {
         "hostname": f"{hostname}\n",
@@ -63,7 +77,7 @@ def _write_layer(layer: str, hostname: str, root_id: int) -> None:
         "resolv.conf": "# no network\n",
     }
     for name, text in files.items():
-        path = f"{layer}/etc/{name}"
+        path = f"{skeleton}/etc/{name}"
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
             os.fchown(file.fileno(), root_id, root_id)
@@ -79,13 +93,13 @@ def mount(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> None:
     """
     _attach_lower(spec, paths, maps_ids=maps_ids)
     flags = linux.MS_NODEV | linux.MS_NOSUID
+    options = f"lowerdir={paths.skeleton}:{paths.lower}"
     if maps_ids and not spec.rootfs_readonly:
         # volatile: nobody mounts these layers again after a crash, so nothing must be synced, and
         # unmounting does not flush the whole file system beneath.
-        options = f"lowerdir={paths.lower},upperdir={paths.upper},workdir={paths.work},volatile"
+        options += f",upperdir={paths.upper},workdir={paths.work},volatile"
     else:
         flags |= linux.MS_RDONLY
-        options = f"lowerdir={paths.skeleton}:{paths.lower}"
     try:
         linux.mount("overlay", paths.rootfs, "overlay", flags, options)
     except OSError as err:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from axern.errors import ProgramNotExecutable, ProgramNotFound, RootfsRefused
+from axern.errors import HostError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
 from axern.host import idmap
 from axern.runtime import launch, rootfs, teardown
 from tests.host.conftest import Lab, digest_tree, wait_until
@@ -189,6 +189,13 @@ def test_a_root_that_cannot_be_mapped_is_refused_for_runc(lab: Lab) -> None:
 def test_a_missing_working_directory_is_refused(lab: Lab, runtime: str) -> None:
     with pytest.raises(RootfsRefused):
         lab.launch(lab.spec(runtime, "sh", cwd="/nowhere"))
+
+
+def test_a_run_folder_that_root_inside_cannot_reach_is_named(lab: Lab) -> None:
+    os.chmod(lab.layout.run_dir, 0o700)
+    with pytest.raises(HostError) as caught:
+        lab.launch(lab.spec("runc", "true"))
+    assert caught.value.hint == f"chmod o+x {lab.layout.run_dir}"
 
 
 def test_secrets_stay_in_the_bundle(lab: Lab, runtime: str) -> None:
