@@ -142,7 +142,17 @@ def listen(path: str, group_id: int | None) -> socket.socket:
 
     It is bound under a private name and renamed, so that a client never meets wider rights, nor a
     socket that nobody listens on.
+
+    Raises:
+        InvalidArgument: The path is too long for a socket, or can't be made.
     """
+    try:
+        return _listen(path, group_id)
+    except OSError as error:
+        raise InvalidArgument(f"socket {path}: {error.strerror or error}") from error
+
+
+def _listen(path: str, group_id: int | None) -> socket.socket:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     private = f"{path}.{secrets.token_hex(4)}"

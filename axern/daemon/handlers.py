@@ -208,7 +208,7 @@ def _query(request: Request, *known: str) -> dict[str, str]:
     for name in request.query:
         if name not in known:
             raise InvalidArgument(
-                f"unknown query parameter {name!r}; known are {', '.join(known) or 'none'}"
+                f"unknown query parameter {name[:64]!r}; known are {', '.join(known) or 'none'}"
             )
     return dict(request.query)
 

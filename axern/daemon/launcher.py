@@ -115,8 +115,13 @@ def failed(message: str, cli_exit_code: int = OWN_FAILURE) -> Outcome:
     return Outcome(FAILED, None, cli_exit_code, "runtime-start-error", message)
 
 
-def outcome_of(error: AxernError) -> Outcome:
-    """Return the outcome of a launch that ended with *error*."""
+def outcome_of(error: AxernError | OSError) -> Outcome:
+    """Return the outcome of a launch that ended with *error*; the host's own has no words for it.
+
+    Such as a full disk, or no file descriptor left.
+    """
+    if isinstance(error, OSError):
+        return failed(f"the host refused: {error.strerror or error}")
     code = error.exit_code if isinstance(error, ProgramError) else OWN_FAILURE
     return failed(error.message, code)
 

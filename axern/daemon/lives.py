@@ -159,12 +159,13 @@ class Lives:
         reservation = self._reservation(life)
         spec = self._runs.spec(reservation.id)
         outcome: Outcome | None = None
-        if spec is None:
-            outcome = launcher.failed("the run's spec is missing", 125)
-        elif reservation.phase == RESERVED:
-            outcome = await self._launch(life, spec)
-        elif reservation.phase == STARTING:
-            outcome = await self._resume(life, spec)
+        if reservation.phase in (RESERVED, STARTING):
+            if spec is None:
+                outcome = launcher.failed("the run's spec is missing", 125)
+            elif reservation.phase == RESERVED:
+                outcome = await self._launch(life, spec)
+            else:
+                outcome = await self._resume(life, spec)
         if outcome is None and self._reservation(life).phase != RETIRING:
             outcome = await self._watch(life)
         await self._end(life, outcome)
@@ -186,7 +187,7 @@ class Lives:
             if life.must_stop():
                 return _stopped(life)
             await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
-        except AxernError as error:
+        except (AxernError, OSError) as error:
             # The message may quote the command line, which belongs in no log.
             _log.warning("sandbox %s: not started: %s", spec.id, type(error).__name__)
             return launcher.outcome_of(error)
@@ -213,7 +214,7 @@ class Lives:
             return _ended(life, ended)
         try:
             found = await self._in_pool(launcher.find, spec.runtime_class, self._layout, spec.id)
-        except AxernError as error:
+        except (AxernError, OSError) as error:
             return launcher.outcome_of(error)
         if found is None:
             return launcher.failed("the daemon ended during the launch; nothing was started", 125)
@@ -243,12 +244,13 @@ class Lives:
                 left_ms = min(deadline_ms, now_ms + life.grace_ms) - now_ms
                 if left_ms <= 0 and not killed:
                     killed = True
-                    await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+                    await self._kill(life)
                     continue
-                timeout_s = max(0.01, left_ms / 1000)
+                if not killed:
+                    timeout_s = max(0.01, left_ms / 1000)
             if not self._monitor_lives(reservation):
                 if suspected:
-                    await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+                    await self._kill(life)
                     ended = monitor.read_exit(paths)
                     return _ended(life, ended) if ended else _monitor_lost()
                 suspected, timeout_s = True, _MONITOR_RECHECK_S
@@ -267,9 +269,20 @@ class Lives:
         )
         life.moved.notify()
         if life.grace_ms > 0 and reservation.runtime is not None:
-            await self._in_pool(
-                teardown.terminate, reservation.runtime, self._layout, reservation.id
-            )
+            with contextlib.suppress(OSError):  # as for a runtime that can't: SIGKILL follows
+                await self._in_pool(
+                    teardown.terminate, reservation.runtime, self._layout, reservation.id
+                )
+
+    async def _kill(self, life: Life) -> None:
+        """Kill all of it; what survives stays charged, and its burial tries for as long as needed.
+
+        One process that the kernel can't end must not take down the daemon.
+        """
+        try:
+            await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+        except (HostError, OSError) as error:
+            _log.warning("sandbox %s: %s", life.reservation_id, error)
 
     async def _end(self, life: Life, outcome: Outcome | None) -> None:
         """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
@@ -318,7 +331,7 @@ class Lives:
         while True:
             try:
                 evidence = await self._in_pool(teardown.bury, runtime, self._layout, reservation.id)
-            except (NotProvedGone, HostError) as error:
+            except (NotProvedGone, HostError, OSError) as error:
                 _log.warning("sandbox %s: %s", reservation.id, error)
                 pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]
                 attempt += 1

@@ -8,6 +8,7 @@ import contextlib
 import grp
 import logging
 import os
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -27,7 +28,14 @@ from axern.host.cgroup import find_hierarchies
 from axern.runtime import template
 from axern.runtime.layout import Layout
 from ledger.committer import Committer
-from ledger.errors import AxernError, InvalidArgument, LedgerBusy, LedgerCorrupt, LedgerTooNew
+from ledger.errors import (
+    AxernError,
+    FileSystemRefused,
+    InvalidArgument,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerTooNew,
+)
 from ledger.heartbeats import Heartbeats
 from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
@@ -64,8 +72,16 @@ def main() -> None:
         format="%(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # each bad request is a warning there
+    _raise_file_limit()
     sys.exit(_guarded(arguments.config))
+
+
+def _raise_file_limit() -> None:
+    """Take as many descriptors as we may: clients alone may hold 1,024, and the loop needs some."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _guarded(config_path: str | None) -> int:
@@ -74,7 +90,7 @@ def _guarded(config_path: str | None) -> int:
         return asyncio.run(_serve(settings))
     except AxernError as error:
         _log.error("%s%s", error, f" ({error.hint})" if error.hint else "")
-        if isinstance(error, InvalidArgument):
+        if isinstance(error, (InvalidArgument, FileSystemRefused)):
             return EXIT_CONFIG
         if isinstance(error, LedgerBusy):
             return EXIT_BUSY
@@ -82,20 +98,27 @@ def _guarded(config_path: str | None) -> int:
 
 
 def layout_of(settings: Settings) -> Layout:
-    """Return where everything is, with the programs searched for where none is configured."""
+    """Return where everything is, with the programs searched for where none is configured.
+
+    Raises:
+        InvalidArgument: A configured folder has a name that can't be mounted.
+    """
     hierarchies = find_hierarchies()
     cgroup_root = settings.cgroup_root or "axern"
-    return Layout(
-        state_dir=settings.state_dir,
-        run_dir=settings.run_dir,
-        filestore=f"{settings.state_dir}/filestore",
-        templates=f"{settings.state_dir}/templates",
-        cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
-        hierarchies=hierarchies,
-        runc=_program("runc", settings.runc),
-        runsc=_program("runsc", settings.runsc),
-        conmon=_program("conmon", settings.conmon),
-    )
+    try:
+        return Layout(
+            state_dir=settings.state_dir,
+            run_dir=settings.run_dir,
+            filestore=f"{settings.state_dir}/filestore",
+            templates=f"{settings.state_dir}/templates",
+            cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
+            hierarchies=hierarchies,
+            runc=_program("runc", settings.runc),
+            runsc=_program("runsc", settings.runsc),
+            conmon=_program("conmon", settings.conmon),
+        )
+    except ValueError as error:
+        raise InvalidArgument(f"state_dir or run_dir: {error}") from error
 
 
 def _program(name: str, configured: str) -> str:

@@ -44,7 +44,7 @@ class Reconciler:
         while not closing.is_set():
             try:
                 await self.tick()
-            except (HostError, CommitFailed, LedgerBusy) as error:
+            except (HostError, CommitFailed, LedgerBusy, OSError) as error:
                 _log.warning("this tick came to nothing: %s", error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
@@ -77,7 +77,7 @@ class Reconciler:
         for reservation_id in adopted:
             self._parts.lives.begin(reservation_id)
         for run_id in list(self._parts.runs.ids()):
-            if state.find_reservation(run_id) is None and self._parts.runs.exit(run_id) is None:
+            if state.find_reservation(run_id) is None and not self._parts.runs.has_ended(run_id):
                 self._parts.runs.discard(run_id)
         return len(adopted)
 

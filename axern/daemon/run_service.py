@@ -15,8 +15,10 @@ from axern.daemon.lives import USER_CANCELLED
 from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
 from axern.daemon.runs import RunExit, RunSpec
+from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.runtime import template
+from axern.runtime.output import read_log
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
@@ -101,8 +103,10 @@ class RunService:
             raise
         failpoint("launch.reserved")
         if reservation.id != spec.id:
+            # Whoever was granted it lets it live; by the time we are back it may have ended.
             await asyncio.to_thread(runs.discard, spec.id)
-        self._parts.lives.begin(reservation.id)
+        else:
+            self._parts.lives.begin(spec.id)
         return reservation.id
 
     def _rootfs(self, body: RunRequest, peer: Peer) -> tuple[str, str | None]:
@@ -162,21 +166,25 @@ class RunService:
         for run_id in self._parts.runs.ids():
             with contextlib.suppress(NotFound):
                 views.append(self.view(run_id, peer))
-        return [
+        found = [
             view
             for view in views
             if namespace in (None, view["namespace"]) and status in (None, view["status"])
         ]
+        return sorted(found, key=lambda view: str(view["created_at"]), reverse=True)
 
     def view(self, run_id: str, peer: Peer) -> Json:
         """Return the JSON object of a run; its command is told to its owner and root only.
+
+        So is the message, which may quote the command.
 
         Raises:
             NotFound: No run has this id.
         """
         spec = self._spec(run_id)
-        record = self._parts.runs.exit(run_id)
+        # In this order: whoever is no longer in the ledger has an exit record by then.
         row = self._parts.ledger.state.find_reservation(run_id)
+        record = self._parts.runs.exit(run_id)
         return _run_view(spec, row, record, tell_command=peer.uid in (0, spec.uid))
 
     def stream(self, run_id: str, offset: int, peer: Peer, *, wait: bool) -> AsyncIterator[bytes]:
@@ -185,16 +193,25 @@ class RunService:
         Raises:
             NotFound: No run has this id.
             PermissionDenied: It is somebody else's.
+            InvalidArgument: *offset* is in the middle of a record.
         """
         found = self._parts.resolve_id(run_id)
         require_owner(self._spec(found).uid, peer, found)
+        paths = self._parts.layout.sandbox(found)
+        try:
+            read_log(paths.log, offset, 1)
+        except (HostError, ValueError):
+            raise InvalidArgument(
+                f"from: no event of run {found} ends at {offset}",
+                hint="give the id of an output event, or 0",
+            ) from None
 
         def phase() -> str | None:
             row = self._parts.ledger.state.find_reservation(found)
             return row.phase if row else None
 
         source = streams.Source(
-            self._parts.layout.sandbox(found),
+            paths,
             self._parts.lives.find(found),
             phase,
             partial(self.view, found, peer),
@@ -222,7 +239,7 @@ def _run_view(
         "exit_code": record.exit_code if record else None,
         "cli_exit_code": record.cli_exit_code if record else None,
         "diagnostic_code": record.diagnostic_code if record else None,
-        "message": record.message if record else None,
+        "message": record.message if record and tell_command else None,
         "command": list(spec.command) if tell_command else None,
         "runtime_class": spec.runtime_class,
         "template": spec.template,

@@ -7,11 +7,13 @@ before that entry goes. Arguments and environment stand here and nowhere else.
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import shutil
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,6 +21,8 @@ from ledger.errors import CommitFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"
@@ -60,6 +64,9 @@ class RunExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str | None = None
 
 
+Record = TypeVar("Record", RunSpec, RunExit)
+
+
 @dataclass(frozen=True, slots=True)
 class RunStore:
     """The folder *root* of all runs, 0700, owned by root."""
@@ -92,13 +99,15 @@ class RunStore:
 
     def spec(self, run_id: str) -> RunSpec | None:
         """Return the run's spec, or None if there is no such run."""
-        data = _read(f"{self.root}/{run_id}/spec.json")
-        return None if data is None else msgspec.json.decode(data, type=RunSpec)
+        return _decode(f"{self.root}/{run_id}/spec.json", RunSpec)
 
     def exit(self, run_id: str) -> RunExit | None:
         """Return how the run ended, or None while it has not."""
-        data = _read(f"{self.root}/{run_id}/exit.json")
-        return None if data is None else msgspec.json.decode(data, type=RunExit)
+        return _decode(f"{self.root}/{run_id}/exit.json", RunExit)
+
+    def has_ended(self, run_id: str) -> bool:
+        """Tell whether there is an exit record, be it one that can't be read."""
+        return os.path.lexists(f"{self.root}/{run_id}/exit.json")
 
     def discard(self, run_id: str) -> None:
         """Remove all of the run; one that is not there is fine."""
@@ -106,8 +115,13 @@ class RunStore:
 
     def ids(self) -> Iterator[str]:
         """Yield the id of every run, oldest last."""
+        found = []
         with os.scandir(self.root) as entries:
-            found = [(entry.stat().st_ctime_ns, entry.name) for entry in entries if entry.is_dir()]
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # discarded a moment ago
+                    if entry.is_dir(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_ctime_ns, entry.name))
         yield from (name for _, name in sorted(found, reverse=True))
 
     def prune(self, kept_ms: int, now_wall_ms: int) -> int:
@@ -150,9 +164,21 @@ def _sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-def _read(path: str) -> bytes | None:
+def _decode(path: str, kind: type[Record]) -> Record | None:
+    """Return the record in *path*, or None where there is none that this program wrote.
+
+    A damaged one concerns its run alone, so it is logged and not raised.
+    """
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except msgspec.DecodeError as error:
+        _log.error("%s is damaged: %s", path, error)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        _log.error("%s is a link, which this program never makes", path)
+    return None
