@@ -43,9 +43,9 @@ def first_generation(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def end_mark(size: int) -> bytes:
-    """Return the last bytes of a segment of *size* bytes."""
-    return b"end %016d\n" % size
+def end_mark(size: int, *, goes_on: bool = False) -> bytes:
+    """Return the last bytes of a segment of *size* bytes; another one follows if it *goes_on*."""
+    return b"%b %016d\n" % (b"and" if goes_on else b"end", size)
 
 
 def is_blank(data: bytes) -> bool:
@@ -101,9 +101,12 @@ class Scan:
     def _read_segment(self, following: int | None) -> Iterator[Commit]:
         name, offset, chain = self.position.segment, self.position.offset, self.position.chain
         data = self._folder.read(name)
-        lines = data[:-END_BYTES]
+        lines, mark = data[:-END_BYTES], data[-END_BYTES:]
+        goes_on = end_mark(len(data), goes_on=True)
+        if following is None and mark == goes_on:
+            self._damaged(len(data), "the segment that follows it is missing")
         while self.generation + 1 != following:
-            if data[-END_BYTES:] != end_mark(len(data)) or offset > len(lines):
+            if mark not in (end_mark(len(data)), goes_on) or offset > len(lines):
                 self._damaged(len(data), "it does not end in the mark of its size: cut or grown")
             end = lines.find(b"\n", offset) + 1
             if lines[offset : offset + 1] in (b"", b"\0"):
@@ -256,6 +259,8 @@ class Journal:
             os.close(fd)
             self.failed = err
             raise self._dead() from err
+        with contextlib.suppress(OSError):  # a help for the next opener, nothing depends on it
+            write_all(self._fd, end_mark(self._room + END_BYTES, goes_on=True), self._room)
         os.close(self._fd)
         self.position = Position(following, 0, self.position.chain)
         self._fd, self._room = fd, size - END_BYTES
