@@ -75,6 +75,7 @@ class Ledger:
         self._written = loaded.replayed_bytes
         self._checkpointed = 0
         self._checkpoint_size = loaded.checkpoint_bytes
+        self._closed = False
 
     @classmethod
     def open(
@@ -309,9 +310,14 @@ class Ledger:
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop cleanly: a last checkpoint, so that `ledger.json` alone is complete; then unlock.
 
+        Closing it again does nothing.
+
         Raises:
             CommitFailed: That checkpoint failed; all the same the ledger is closed and complete.
         """
+        if self._closed:
+            return
+        self._closed = True
         try:
             if checkpoint and self.failed:
                 self.reseal()
