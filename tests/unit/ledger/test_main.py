@@ -94,7 +94,7 @@ def test_a_damaged_archive_is_a_finding(
 ) -> None:
     path = min((directory / "archive").glob("journal-*"))
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"lease-3", b"lease-4"))
+    path.write_bytes(data.replace(b"lease-1", b"lease-9"))
     assert main(["check", str(directory)]) == 1
     assert f"{path}, offset" in capsys.readouterr().out
 
