@@ -263,9 +263,11 @@ class State:
                 own.pop(put.key, None)
             else:
                 own[put.key] = put.row
-        for posting in change.postings:
-            key = (posting.account, posting.pool)
-            self._balances[key] = self.balance(*key) + posting.amount
+        for account, pool, amount in change.postings:
+            held = self._balances.get((account, pool))
+            if held is None:
+                held = self.balance(account, pool)
+            self._balances[account, pool] = held + amount
 
     def _is_empty(self, table: str) -> bool:
         view: State = self
