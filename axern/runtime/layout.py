@@ -26,8 +26,8 @@ class SandboxPaths:
 
     `folder` has what a run needs and goes with it; `store` has what the workload writes; `log`
     and the exit file stay after the burial until the run's record is durable. `wall` is the control
-    group around everything: the monitor and the runtime are born in `birth`, the runtime may
-    move its processes to `workload`, and the monitor ends up in `monitor`, outside the wall.
+    group around everything: the runtime is born in `birth` and may move its processes to
+    `workload`; only the monitor lives elsewhere, in `monitor`.
     """
 
     sandbox_id: str
@@ -38,7 +38,6 @@ class SandboxPaths:
     lower: str
     rootfs: str
     pid_file: str
-    monitor_pid_file: str
     exit_file: str
     run_folder: str
     log: str
@@ -118,7 +117,6 @@ class Layout:
             lower=f"{folder}/lower",
             rootfs=f"{folder}/rootfs",
             pid_file=f"{folder}/pid",
-            monitor_pid_file=f"{folder}/monitor.pid",
             exit_file=f"{self.exits}/{sandbox_id}",
             run_folder=run_folder,
             log=f"{run_folder}/output.log",

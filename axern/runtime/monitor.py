@@ -1,8 +1,8 @@
 """conmon, the process that watches one sandbox: it outlives the daemon and loses no exit or byte.
 
-A monitor is born inside the sandbox's own control group, so that everything it forks is born there
-too, and only the monitor itself is moved out once the sandbox is created. It is started by a shell
-that moves itself first: at no moment could a crash of the daemon leave a monitor elsewhere.
+The monitor is born in a control group of its own, and the runtime, with all that it forks, in the
+sandbox's: each is started by a shell that moves itself first and then becomes it, so that at no
+moment a crash of the daemon could leave either elsewhere.
 Source: docs/decisions/0004-disabled-dev-and-proof-of-death.md.
 """
 
@@ -24,7 +24,9 @@ from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import Runtime
 from ledger.reservation import ProcessIdentity
 
-_BORN_INSIDE = ("/bin/sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"')
+_SHELL = "/bin/sh"
+_ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
+"""A script that takes a control group's folder and a command line."""
 _REPORT_LIMIT_BYTES = 64 * 1024
 
 
@@ -52,10 +54,7 @@ def create(
     overlay: str | None,
     timeout_s: float = command.TIMEOUT_S,
 ) -> Created:
-    """Start a monitor that creates the sandbox, and move the monitor out of its control group.
-
-    The runtime's own processes, such as runsc's gofer, are children of the monitor and stay. Before
-    the start no workload runs and the monitor forks nothing, so that the move races with nothing.
+    """Start a monitor that creates the sandbox, and check that each process is where it belongs.
 
     Raises:
         MonitorFailed: The runtime refused, with its own message, or took longer than *timeout_s*.
@@ -67,11 +66,7 @@ def create(
     try:
         try:
             command.run(
-                (
-                    *_BORN_INSIDE,
-                    paths.birth.folder,
-                    *_monitor_argv(conmon, runtime, paths, overlay),
-                ),
+                _monitor_argv(conmon, runtime, paths, overlay),
                 timeout_s=timeout_s,
                 environment={"_OCI_SYNCPIPE": str(child_fd)},
                 pass_fds=(child_fd,),
@@ -79,22 +74,23 @@ def create(
         finally:
             os.close(child_fd)
         failpoint("launch.monitor")
-        report = _read_report(report_fd, deadline_s)
+        init_pid = _read_report(report_fd, deadline_s)
     finally:
         os.close(report_fd)
-    return _move_out(paths, report)
+    return _verify(paths, init_pid)
 
 
 def _monitor_argv(
     conmon: str, runtime: Runtime, paths: SandboxPaths, overlay: str | None
 ) -> list[str]:
-    argv = [conmon, "--api-version", "1"]
+    argv = [_SHELL, "-c", _ENTER, paths.monitor.folder, conmon, "--api-version", "1"]
     for flag in ("-c", "-u", "-n"):
         argv += [flag, paths.sandbox_id]
-    argv += ["-r", runtime.binary]
-    for option in runtime.create_options(overlay):
-        argv += ["--runtime-arg", option]
-    argv += ["-b", paths.bundle, "-p", paths.pid_file, "-P", paths.monitor_pid_file]
+    argv += ["-r", _SHELL]
+    enter = ("-c", _ENTER, paths.birth.folder)
+    for argument in (*enter, runtime.binary, *runtime.create_options(overlay)):
+        argv += ["--runtime-arg", argument]
+    argv += ["-b", paths.bundle, "-p", paths.pid_file]
     argv += ["-l", f"k8s-file:{paths.log}", "--exit-dir", os.path.dirname(paths.exit_file)]
     return [*argv, "--full-attach", "--no-sync-log"]
 
@@ -122,19 +118,16 @@ def _read_report(report_fd: int, deadline_s: float) -> int:
     return pid
 
 
-def _move_out(paths: SandboxPaths, init_pid: int) -> Created:
-    with open(paths.monitor_pid_file, encoding="ascii") as file:
-        monitor_pid = int(file.read())
-    inside = paths.wall.pids()
-    for role, pid in (("monitor", monitor_pid), ("first process", init_pid)):
-        if pid not in inside:
-            raise ProcessError(
-                f"the {role} {pid} is not in {paths.wall.folder}",
-                syscall="cgroup.procs",
-                path=paths.wall.folder,
-            )
-    paths.monitor.add(monitor_pid)
-    monitor, init = identify(monitor_pid), identify(init_pid)
+def _verify(paths: SandboxPaths, init_pid: int) -> Created:
+    monitors = paths.monitor.pids()
+    if len(monitors) != 1 or init_pid not in paths.wall.pids():
+        raise ProcessError(
+            f"the first process {init_pid} is not in {paths.wall.folder}, or the monitor is not "
+            f"alone in {paths.monitor.folder} but one of {monitors}",
+            syscall="cgroup.procs",
+            path=paths.wall.folder,
+        )
+    monitor, init = identify(monitors[0]), identify(init_pid)
     if monitor is None or init is None:
         raise MonitorFailed("the sandbox ended before it was started")
     return Created(monitor, init)
