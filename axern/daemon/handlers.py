@@ -92,14 +92,11 @@ class Handlers:
             parameters = route.match(request.method, request.path)
             if parameters is not None:
                 return await route.action(request, parameters)
-        known = [route.method for route in self._routes if route.match(route.method, request.path)]
+        path = request.path
+        known = [r.method for r in self._routes if r.match(r.method, path) is not None]
         if known:
-            raise InvalidArgument(
-                f"{request.path} does not take {request.method}, but {', '.join(known)}"
-            )
-        raise NotFound(
-            f"there is no {request.path}", hint="GET /v2/openapi.json lists what there is"
-        )
+            raise InvalidArgument(f"{path} does not take {request.method}, but {', '.join(known)}")
+        raise NotFound(f"there is no {path}", hint="GET /v2/openapi.json lists what there is")
 
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())

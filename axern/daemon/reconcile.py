@@ -34,6 +34,7 @@ class Reconciler:
         self._policy = parts.liveness_policy
         now = parts.clock()
         self._last = now
+        self._wall_at_boot_ms = now.wall_ms - now.boottime_ms
         self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._planned_at_ms: int | None = None
         self._pruned_at_ms: int | None = None
@@ -144,6 +145,8 @@ class Reconciler:
         last_ms = self._pruned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS:
             self._pruned_at_ms = now.monotonic_ms
+            # Not the wall clock of now: somebody may have set it since the daemon began.
+            wall_ms = self._wall_at_boot_ms + now.boottime_ms
             await asyncio.to_thread(
-                self._parts.runs.prune, self._parts.settings.runs_kept_ms, now.wall_ms
+                self._parts.runs.prune, self._parts.settings.runs_kept_ms, wall_ms
             )

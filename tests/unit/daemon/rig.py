@@ -1,0 +1,200 @@
+"""The daemon's parts around a real ledger and a clock by hand, without a host beneath them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from axern.api.protocol import Peer, Response
+from axern.api.server import Request
+from axern.daemon import parts as parts_module
+from axern.daemon.handlers import Handlers, error_response
+from axern.daemon.observer import Capability
+from axern.daemon.runs import RunStore
+from axern.host.cgroup import Hierarchies
+from axern.host.inventory import Program
+from axern.runtime.layout import Layout
+from axern.settings import Settings
+from ledger import invariants
+from ledger.committer import Committer
+from ledger.errors import AxernError
+from ledger.facts import Facts
+from ledger.heartbeats import Heartbeats
+from ledger.reservation import RUN, Owner
+from ledger.store import Ledger
+from ledger.tables import Node
+from ledger.testing import ManualClock, small_node, small_proposal
+
+ROOT = Peer(1, 0, 0)
+USER = Peer(2, 1000, 1000)
+OTHER = Peer(3, 1001, 1001)
+
+
+@dataclass(slots=True)
+class FakeLife:
+    """What the loop sees of a sandbox's life."""
+
+    reservation_id: str
+    resting: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class FakeLives:
+    """Notes what it is asked for."""
+
+    lives: dict[str, FakeLife] = field(default_factory=dict)
+    stopped: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+    def begin(self, reservation_id: str) -> FakeLife:
+        return self.lives.setdefault(reservation_id, FakeLife(reservation_id))
+
+    def find(self, reservation_id: str) -> FakeLife | None:
+        return self.lives.get(reservation_id)
+
+    def all(self) -> tuple[FakeLife, ...]:
+        return tuple(self.lives.values())
+
+    def stop(self, reservation_id: str, reason: str, by: str, grace_ms: int) -> None:
+        self.stopped.append((reservation_id, reason, by, grace_ms))
+
+
+@dataclass(slots=True)
+class FakeObserver:
+    """Says of the host what the test wants."""
+
+    clock: ManualClock
+    node: Node = field(default_factory=small_node)
+    capabilities: tuple[Capability, ...] = (
+        Capability("runtime/runc", present=True, message="/usr/bin/runc 1.1.5"),
+        Capability("limit/memory", present=False, message="not here"),
+    )
+    programs: tuple[Program, ...] = (Program("runc", "/usr/bin/runc", "1.1.5"),)
+    facts: Facts | None = None
+    readings: int = 0
+    second: asyncio.Event = field(default_factory=asyncio.Event)
+    trouble: list[Exception] = field(default_factory=list)
+
+    def observe(self) -> tuple[Facts, Node]:
+        if self.trouble:
+            raise self.trouble.pop()
+        self.readings += 1
+        if self.readings > 1:
+            self.second.set()
+        present = tuple(item.key for item in self.capabilities if item.present)
+        self.facts = Facts(self.readings, self.clock.now.monotonic_ms, present)
+        return self.facts, self.node
+
+
+@dataclass(slots=True)
+class Rig:
+    """The parts, and requests to them."""
+
+    parts: parts_module.Parts
+    clock: ManualClock
+    lives: FakeLives
+    observer: FakeObserver
+    ledger: Ledger
+
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        body: dict[str, Any] | None = None,
+        peer: Peer = ROOT,
+        **headers: str,
+    ) -> tuple[int, dict[str, Any]]:
+        """Send one request through the routes; an error comes back as its document."""
+        path, _, query = target.partition("?")
+        pairs = dict(part.split("=", 1) for part in query.split("&") if part)
+        data = b"" if body is None else json.dumps(body).encode()
+        request = Request("request", method, path, pairs, headers, data, peer)
+        try:
+            response = await Handlers(self.parts)(request)
+        except AxernError as error:
+            response = error_response(error, request.id)
+        assert isinstance(response, Response)
+        return response.status, json.loads(response.body)
+
+    async def charge_run(self, number: int, ttl_ms: int | None = None) -> str:
+        """Reserve for a sandbox without launching it; return its id."""
+        proposal = dataclasses.replace(
+            small_proposal(number, ttl_ms=ttl_ms), owner=Owner(RUN, USER.uid), runtime="runc"
+        )
+        await self.parts.reserve(proposal)
+        return proposal.id
+
+    async def commit(self, operation: Callable[..., object], **arguments: Any) -> object:
+        """Commit one transition."""
+        return await self.parts.committer.submit(cast("Any", partial(operation, **arguments)))
+
+
+@contextlib.asynccontextmanager
+async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
+    """Open a ledger in *folder*; afterwards its invariants must hold."""
+    clock = ManualClock()
+    settings = Settings.model_validate({"cgroup_enforcement": "disabled_dev", **keys})
+    layout = Layout(
+        state_dir=str(folder),
+        run_dir=str(folder / "run"),
+        filestore=str(folder / "filestore"),
+        templates=str(folder / "templates"),
+        cgroup_root="axern",
+        hierarchies=Hierarchies("/nowhere", ()),
+    )
+    for path in (layout.runs, layout.templates):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    ledger = Ledger.open(folder / "ledger", clock.now, node_id="node-1")
+    committer = Committer(ledger, clock)
+    lives, observer = FakeLives(), FakeObserver(clock)
+    parts = parts_module.Parts(
+        settings=settings,
+        layout=layout,
+        ledger=ledger,
+        committer=committer,
+        runs=RunStore(layout.runs),
+        lives=cast("Any", lives),
+        observer=cast("Any", observer),
+        heartbeats=Heartbeats({}),
+        watcher=cast("Any", None),
+        clock=clock,
+        node_id=ledger.node_id,
+    )
+    try:
+        yield Rig(parts, clock, lives, observer, ledger)
+        assert invariants.check(ledger.state.all_rows(), ledger.state.balances()) == []
+    finally:
+        await committer.close()
+        ledger.close()
+
+
+def with_capacity(node: Node, **amounts: int) -> Node:
+    """Return *node* with other capacities."""
+    return dataclasses.replace(
+        node,
+        capacity=dataclasses.replace(node.capacity, **amounts),
+        effective_allocatable=dataclasses.replace(node.effective_allocatable, **amounts),
+    )
+
+
+def play(folder: Path, scenario: Callable[[Rig], Coroutine[Any, Any, None]], **keys: Any) -> None:
+    """Run *scenario* on a rig in *folder*."""
+
+    async def scene() -> None:
+        async with rig(folder, **keys) as made:
+            await scenario(made)
+
+    asyncio.run(scene())
+
+
+def journal_text(folder: Path) -> str:
+    """Return all that the ledger in *folder* has written."""
+    paths = sorted((folder / "ledger").rglob("journal-*"))
+    return "".join(path.read_text(encoding="utf-8").rstrip("\x00") for path in paths)
