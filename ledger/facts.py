@@ -13,8 +13,8 @@ class Facts:
     `capabilities` are typed keys such as `runtime/runc` or `limit/memory`.
     `storage_free_bytes` is what the file system under the filestore has left,
     `storage_written_bytes` the part of the reserved storage that is written already,
-    `storage_reserve_bytes` what must stay free; `sandboxes_memory_bytes` the memory in use below the sandboxes' cgroup, clean file cache
-    left out.
+    `storage_reserve_bytes` what must stay free; `sandboxes_memory_bytes` the memory in use below
+    the sandboxes' cgroup, clean file cache left out.
     """
 
     sequence: int

@@ -15,6 +15,7 @@ from ledger.tables import Claim, Namespace, Node, RequestRecord, Ticket
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from ledger.resources import Resources
     from ledger.tables import Row
 
 Balances = dict[tuple[str, str], int]
@@ -84,10 +85,14 @@ def trial_balance(
     return {key: amount for key, amount in closing.items() if amount}, violations
 
 
-def _amounts(resources: object, device: str | None) -> Iterator[tuple[str, int]]:
-    for name in ("cpu_milli", "memory_bytes", "ephemeral_storage_bytes", "sandbox_slots"):
-        yield name, getattr(resources, name)
-    yield f"gpu_memory_bytes/{device}", resources.gpu_memory_bytes  # type: ignore[attr-defined]
+def _amounts(resources: Resources, device: str | None) -> list[tuple[str, int]]:
+    return [
+        ("cpu_milli", resources.cpu_milli),
+        ("memory_bytes", resources.memory_bytes),
+        ("ephemeral_storage_bytes", resources.ephemeral_storage_bytes),
+        ("sandbox_slots", resources.sandbox_slots),
+        (f"gpu_memory_bytes/{device}", resources.gpu_memory_bytes),
+    ]
 
 
 def _promised(node: Node) -> dict[str, int]:
@@ -166,9 +171,9 @@ def _check_amounts(key: str, row: Reservation) -> Iterator[Violation]:
 
 
 def _check_claims(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
-    drawn: Counter[tuple[str | None, str]] = Counter()
+    drawn: Counter[tuple[str, str]] = Counter()
     for row in rows.get("reservations", {}).values():
-        if isinstance(row, Reservation):
+        if isinstance(row, Reservation) and row.claim_id is not None:
             for pool, amount in _amounts(row.charged, None):
                 drawn[row.claim_id, pool] += amount
     for key, row in rows.get("claims", {}).items():

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from ledger import checkpoint
 from ledger.errors import LedgerBusy, LedgerCorrupt
 from ledger.files import Folder, check_hint, translate
-from ledger.journal import Scan
-from ledger.state import State
+from ledger.replay import replay, without_gc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ledger.codec import Checkpoint
+    from ledger.state import State
 
 T = TypeVar("T")
 
@@ -48,15 +48,16 @@ def read(directory: str | os.PathLike[str]) -> Snapshot:
     except OSError as err:
         raise translate(err, path) from err
     try:
-        return stable(folder, _replay)
+        with without_gc():
+            return stable(folder, _replay)
     except OSError as err:
         raise translate(err, path) from err
     finally:
         folder.close()
 
 
-def stable(folder: Folder, replay: Callable[[Folder, Checkpoint], T]) -> T:
-    """Return what *replay* makes of the checkpoint in *folder* and the segments behind it.
+def stable(folder: Folder, read_on: Callable[[Folder, Checkpoint], T]) -> T:
+    """Return what *read_on* makes of the checkpoint in *folder* and the segments behind it.
 
     What looks missing or damaged is looked at again: a writer may have been in the middle of it.
 
@@ -71,7 +72,7 @@ def stable(folder: Folder, replay: Callable[[Folder, Checkpoint], T]) -> T:
         base = checkpoint.read(folder)
         seen.add(base.generation)
         try:
-            return replay(folder, base)
+            return read_on(folder, base)
         except (FileNotFoundError, LedgerCorrupt) as err:
             failure = err
     if isinstance(failure, LedgerCorrupt):
@@ -87,9 +88,5 @@ def stable(folder: Folder, replay: Callable[[Folder, Checkpoint], T]) -> T:
 
 
 def _replay(folder: Folder, base: Checkpoint) -> Snapshot:
-    state = State.load(base.clock, base.generation, base.tables, base.balances)
-    for commit in Scan(folder, base.position, base.generation):
-        for change in commit.changes:
-            state.apply(change)
-        state.generation, state.clock = commit.generation, commit.clock
+    state, _ = replay(folder, base)
     return Snapshot(state, base.node_id, state.generation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass
 
@@ -12,7 +11,8 @@ from ledger.clock import Now
 from ledger.codec import Position
 from ledger.errors import LedgerCorrupt, NotFound
 from ledger.files import Folder, check_hint
-from ledger.journal import ARCHIVE, Scan, is_blank, seal, segments
+from ledger.journal import ARCHIVE, is_blank, seal, segments
+from ledger.replay import replay, without_gc
 from ledger.state import State, genesis
 
 NODE_ID = "node-id"
@@ -40,21 +40,18 @@ def load(
         if not create:
             raise NotFound(f"there is no ledger in {folder.path}", hint="start axernd once")
         _bear(folder, now, node_id or secrets.token_hex(16), segment_bytes)
-    base = checkpoint_file.read(folder)
-    _check_node_id(folder, base.node_id, node_id)
-    state = State.load(base.clock, base.generation, base.tables, base.balances)
-    scan = Scan(folder, base.position, base.generation)
-    try:
-        for commit in scan:
-            for change in commit.changes:
-                state.apply(change)
-            state.generation, state.clock = commit.generation, commit.clock
-    except FileNotFoundError as err:
-        raise LedgerCorrupt(
-            f"{os.path.join(folder.path, scan.position.segment)} is missing",
-            hint=check_hint(folder.path),
-        ) from err
-    violations = invariants.check(state.all_rows(), state.balances())
+    with without_gc():
+        base = checkpoint_file.read(folder)
+        _check_node_id(folder, base.node_id, node_id)
+        try:
+            state, scan = replay(folder, base)
+        except FileNotFoundError as err:
+            raise LedgerCorrupt(
+                f"a segment behind {base.position.segment} in {folder.path}, or that itself, is "
+                "missing",
+                hint=check_hint(folder.path),
+            ) from err
+        violations = invariants.check(state.all_rows(), state.balances())
     if violations:
         raise LedgerCorrupt(
             f"the ledger in {folder.path} contradicts itself {len(violations)} times, first: "

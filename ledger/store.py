@@ -167,7 +167,7 @@ class Ledger:
     @property
     def wants_checkpoint(self) -> bool:
         """Tell whether the journal has outgrown its bound."""
-        bound = max(CHECKPOINT_BYTES, 2 * self._checkpoint_size)
+        bound = max(CHECKPOINT_BYTES, self._checkpoint_size)
         return self._written - self._checkpointed > bound
 
     @property

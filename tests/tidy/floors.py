@@ -13,6 +13,7 @@ LEDGER_IO = (
     "ledger.checkpoint",
     "ledger.journal",
     "ledger.recovery",
+    "ledger.replay",
     "ledger.store",
     "ledger.committer",
     "ledger.reader",
