@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 from typing import NoReturn
 
@@ -90,7 +89,7 @@ class Folder:
 
         Beside, because a rename is atomic within a file system only.
         """
-        temporary = f"{name}.{secrets.token_hex(8)}.tmp"
+        temporary = f"{name}.{os.urandom(8).hex()}.tmp"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN
         fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
         try:

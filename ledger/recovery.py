@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from dataclasses import dataclass
 
 from ledger import checkpoint as checkpoint_file
@@ -39,7 +39,7 @@ def load(
         _require_unborn(folder)
         if not create:
             raise NotFound(f"there is no ledger in {folder.path}", hint="start axernd once")
-        _bear(folder, now, node_id or secrets.token_hex(16), segment_bytes)
+        _bear(folder, now, node_id or os.urandom(16).hex(), segment_bytes)
     with without_gc():
         base = checkpoint_file.read(folder)
         _check_node_id(folder, base.node_id, node_id)
