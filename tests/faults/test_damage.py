@@ -16,6 +16,7 @@ from ledger import codec, journal, reader
 from ledger.errors import LedgerCorrupt, LedgerError, LedgerTooNew, NotFound
 from ledger.files import Folder
 from ledger.journal import Scan, segments
+from ledger.replay import replay
 from ledger.testing import ManualClock
 from tests.conftest import LONG
 from tests.faults import lives
@@ -46,10 +47,14 @@ def damaged(intact: Path, tmp_path: Path) -> Path:
 
 
 def seen(directory: Path) -> bytes:
-    """Return all that a reader sees, in one canonical spelling."""
-    snapshot = reader.read(directory)
-    position = codec.Position("", 0, "")
-    content = checkpoint_file.of(snapshot.state, snapshot.node_id, position)
+    """Return all that a reader sees, in one canonical spelling, without its further tries."""
+    folder = Folder(str(directory))
+    try:
+        base = checkpoint_file.read(folder)
+        state, _ = replay(folder, base)
+    finally:
+        folder.close()
+    content = checkpoint_file.of(state, base.node_id, codec.Position("", 0, ""))
     return b"".join(codec.encode_checkpoint(content))
 
 
