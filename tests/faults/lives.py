@@ -19,6 +19,8 @@ from ledger.testing import (
 )
 
 SEGMENT_BYTES = 8192
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Where the files of these tests lie: a killed process loses no page, so a disk adds only time."""
 Tell = Callable[[str], None]
 """Takes one word for the outer world: `begin:+3` before a reserve is asked, `+3` when granted."""
 

@@ -12,13 +12,11 @@ import pytest
 from tests.faults import lives, steps
 from tests.faults.lives import Tell, Told
 
-MEMORY = "/dev/shm"  # a kill loses no page, so the disk adds nothing here but time
-
 
 @pytest.fixture
 def fresh() -> Iterator[Callable[[], str]]:
     """Yield a maker of paths for ledgers that do not exist yet."""
-    root = mkdtemp(prefix="axern-", dir=MEMORY if os.path.isdir(MEMORY) else None)
+    root = mkdtemp(prefix="axern-", dir=lives.MEMORY)
     numbers = iter(range(100_000))
     yield lambda: os.path.join(root, f"ledger-{next(numbers)}")
     shutil.rmtree(root)

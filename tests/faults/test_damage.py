@@ -6,8 +6,9 @@ import random
 import re
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -25,9 +26,16 @@ CASES = 100_000 if LONG else 3_000
 
 
 @pytest.fixture(scope="module")
-def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root() -> Iterator[Path]:
+    path = mkdtemp(prefix="axern-", dir=lives.MEMORY)
+    yield Path(path)
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def intact(root: Path) -> Path:
     """A ledger with a checkpoint and some commits behind it."""
-    directory = tmp_path_factory.mktemp("intact") / "ledger"
+    directory = root / "intact"
     clock = ManualClock()
     ledger = lives.open_ledger(str(directory), clock, segment_bytes=32_768)
     lives.observe(ledger, clock)
@@ -42,8 +50,11 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def damaged(intact: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(intact, tmp_path / "ledger"))
+def damaged(intact: Path, root: Path) -> Iterator[Path]:
+    copy = root / "damaged"
+    shutil.copytree(intact, copy)
+    yield copy
+    shutil.rmtree(copy)
 
 
 def seen(directory: Path) -> bytes:
@@ -275,10 +286,10 @@ PLANTS: list[Callable[[Path, Path], None]] = [
 @pytest.mark.parametrize("plant", PLANTS, ids=["link", "pipe", "folder"])
 @pytest.mark.parametrize("name", ["ledger.json", "journal", "node-id", "ledger.lock"])
 def test_nothing_but_a_plain_file_is_opened(
-    damaged: Path, tmp_path: Path, plant: Callable[[Path, Path], None], name: str
+    damaged: Path, plant: Callable[[Path, Path], None], name: str
 ) -> None:
     path = next(damaged.glob("journal-*")) if name == "journal" else damaged / name
-    other = tmp_path / "other"
+    other = damaged.with_name("other")
     path.rename(other)
     before = other.read_bytes()
     plant(path, other)

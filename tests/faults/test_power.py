@@ -18,7 +18,7 @@ TRIES = 25 if LONG else 2
 
 @pytest.fixture
 def root() -> Iterator[str]:
-    path = mkdtemp(prefix="axern-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    path = mkdtemp(prefix="axern-", dir=lives.MEMORY)
     yield path
     shutil.rmtree(path)
 
