@@ -6,6 +6,7 @@ file bounds the body, reads JSON strictly, and turns every error into the one pr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -235,9 +236,12 @@ class _Application:
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with contextlib.aclosing(cast("Any", response.parts)) as parts:
-            async for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+        try:
+            async with contextlib.aclosing(cast("Any", response.parts)) as parts:
+                async for part in parts:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+        except asyncio.CancelledError:
+            return  # the daemon ends, and the client has not read so far; it may come back
         await send({"type": "http.response.body", "body": b""})
 
 
