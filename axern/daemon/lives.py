@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from axern.daemon.launcher import Outcome
     from axern.daemon.runs import RunSpec, RunStore
-    from axern.runtime.layout import Layout
+    from axern.runtime.layout import Layout, SandboxPaths
     from axern.settings import Settings
     from ledger.clock import Now
     from ledger.committer import Committer
@@ -209,7 +209,7 @@ class Lives:
 
     async def _resume(self, life: Life, spec: RunSpec) -> Outcome | None:
         """Find out how far the launch had come when the daemon before this one ended."""
-        ended = monitor.read_exit(self._layout.sandbox(spec.id))
+        ended = _read_exit(self._layout.sandbox(spec.id))
         if ended is not None:
             return _ended(life, ended)
         try:
@@ -229,7 +229,7 @@ class Lives:
         suspected = False
         while True:
             life.woken.clear()
-            ended = monitor.read_exit(paths)
+            ended = _read_exit(paths)
             if ended is not None:
                 return _ended(life, ended)
             reservation = self._reservation(life)
@@ -251,7 +251,7 @@ class Lives:
             if not self._monitor_lives(reservation):
                 if suspected:
                     await self._kill(life)
-                    ended = monitor.read_exit(paths)
+                    ended = _read_exit(paths)
                     return _ended(life, ended) if ended else _monitor_lost()
                 suspected, timeout_s = True, _MONITOR_RECHECK_S
             life.resting.set()
@@ -288,7 +288,7 @@ class Lives:
         """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
         reservation = self._reservation(life)
         if outcome is None:
-            ended = monitor.read_exit(self._layout.sandbox(reservation.id))
+            ended = _read_exit(self._layout.sandbox(reservation.id))
             outcome = _ended(life, ended) if ended else launcher.failed("it ended unseen", 125)
         record = RunExit(
             status=outcome.status,
@@ -365,6 +365,15 @@ async def _first(*waits: Coroutine[object, object, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _read_exit(paths: SandboxPaths) -> monitor.ExitRecord | None:
+    """Return how the monitor says that it ended; a file that can't be read says nothing."""
+    try:
+        return monitor.read_exit(paths)
+    except HostError as error:
+        _log.warning("sandbox %s: %s", paths.sandbox_id, error)
+        return None
 
 
 def _stopped(life: Life) -> Outcome:

@@ -128,7 +128,7 @@ class Reconciler:
         if row.is_sandbox:
             self._parts.lives.begin(row.id)
         elif row.owner_process is None:
-            _log.info("lease %s: stale, its owner is unknown; charged till its deadline", row.id)
+            _log.debug("lease %s: stale, its owner is unknown; charged till its deadline", row.id)
         elif process.is_alive(row.owner_process):
             self._parts.heartbeats.beat(row.id, now)
         else:
