@@ -53,9 +53,8 @@ def load(path: str | None = None) -> Settings:
 
     from axern.settings import Settings
 
-    _require_trusted(path or DEFAULT_PATH)
     try:
-        return Settings.model_validate(_read(path))
+        return Settings.model_validate(_read(path, trusted=True))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -65,11 +64,13 @@ def load(path: str | None = None) -> Settings:
         ) from error
 
 
-def _read(path: str | None) -> dict[str, Any]:
+def _read(path: str | None, *, trusted: bool = False) -> dict[str, Any]:
     try:
         with open(path or DEFAULT_PATH, "rb") as file:
             import tomllib
 
+            if trusted:
+                _require_trusted(path or DEFAULT_PATH, os.fstat(file.fileno()))
             return tomllib.load(file)
     except FileNotFoundError:
         if path is None:
@@ -79,12 +80,8 @@ def _read(path: str | None) -> dict[str, Any]:
         raise InvalidArgument(f"{path or DEFAULT_PATH}: {error}") from error
 
 
-def _require_trusted(path: str) -> None:
+def _require_trusted(path: str, status: os.stat_result) -> None:
     """Refuse a file that somebody else could have written: it decides what root runs."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return  # whoever reads it meets the same and says so
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidArgument(
             f"{path} may be changed by others than root "

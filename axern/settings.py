@@ -38,10 +38,14 @@ def _parsed(parse: object, value: object) -> object:
         raise ValueError(f"{error.message} ({error.hint})") from error
 
 
-Duration = Annotated[int, BeforeValidator(_duration)]
+LONGEST_MS = 10 * 365 * 86_400_000
+"""Ten years: a bound that keeps every date that is shown within the calendar."""
+Duration = Annotated[int, BeforeValidator(_duration), Field(ge=1, le=LONGEST_MS)]
+Grace = Annotated[int, BeforeValidator(_duration), Field(ge=0, le=LONGEST_MS)]
+Count = Annotated[int, Field(strict=True)]
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Cpu = Annotated[int, BeforeValidator(_cpu)]
-AbsolutePath = Annotated[str, Field(pattern=r"^/[^\x00\n]*$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^(/[^/\x00\n]+)+$")]
 
 
 def _quantity(default: str, *, alias: str, description: str) -> Any:
@@ -87,9 +91,11 @@ class Settings(BaseModel):
         alias="system_reserve_storage",
         description="filestore space kept; unset: max(1GiB, 5 %)",
     )
-    max_sandboxes: int = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
-    entry_cap: int = Field(10_000, ge=1, description="most ledger entries")
-    namespace_entry_cap: int = Field(1_000, ge=1, description="most ledger entries of a namespace")
+    max_sandboxes: Count = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
+    entry_cap: Count = Field(10_000, ge=1, description="most ledger entries")
+    namespace_entry_cap: Count = Field(
+        1_000, ge=1, description="most ledger entries of a namespace"
+    )
     default_request_cpu_milli: Cpu = _quantity(
         "500m", alias="default_request_cpu", description="CPU request where none is given"
     )
@@ -103,7 +109,7 @@ class Settings(BaseModel):
     )
     default_runtime: Literal["runsc", "runc"] = Field("runsc", description="runtime class")
     default_template: str = Field("busybox", description="root file system of a run")
-    stop_grace_ms: Duration = _quantity(
+    stop_grace_ms: Grace = _quantity(
         "10s", alias="stop_grace", description="from TERM to KILL when a sandbox is stopped"
     )
     runtime_timeout_ms: Duration = _quantity(
@@ -133,7 +139,7 @@ class Settings(BaseModel):
     runs_kept_ms: Duration = _quantity(
         "7d", alias="runs_kept", description="how long spec, exit record and log of a run are kept"
     )
-    launch_workers: int = Field(
+    launch_workers: Count = Field(
         4, ge=1, le=64, description="sandboxes that are started or buried at the same time"
     )
     conmon: str = Field("", description="path of conmon; empty: searched in the system's folders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from ledger.resources import BY_NAME, OptionalResources, Resources
+from ledger.resources import BY_NAME, DIMENSIONS, OptionalResources, Resources
 from ledger.units import format_bytes
 
 
@@ -92,6 +92,40 @@ def resolve(
     )
     _check(resolved, runtime)
     return resolved
+
+
+def resolve_lease(spec: ResourceSpec, defaults: Defaults) -> ResolvedSpec:
+    """Return the spec of a lease without a sandbox, with omitted CPU and memory filled in.
+
+    There is no sandbox whose limits could be enforced, so it takes none, and no root to write to,
+    so that storage is held only where it is asked for.
+
+    Raises:
+        InvalidArgument: A limit, or a request of zero.
+    """
+    for dimension in DIMENSIONS:
+        if getattr(spec.limits, dimension.name) is not None:
+            raise InvalidArgument(
+                f"limits.{dimension.name}: a lease has requests only: there is no sandbox whose "
+                "limits could be enforced",
+                hint="leave out the limits",
+            )
+        if getattr(spec.requests, dimension.name) == 0:
+            raise InvalidArgument(
+                f"requests.{dimension.name}: 0 is not valid: it must be greater than zero",
+                hint="leave it out to take the default",
+            )
+    requests = spec.requests
+    return ResolvedSpec(
+        requests=Resources(
+            cpu_milli=requests.cpu_milli or defaults.request_cpu_milli,
+            memory_bytes=requests.memory_bytes or defaults.request_memory_bytes,
+            ephemeral_storage_bytes=requests.ephemeral_storage_bytes or 0,
+            gpu_memory_bytes=requests.gpu_memory_bytes or 0,
+            sandbox_slots=1,
+        ),
+        limits=OptionalResources(),
+    )
 
 
 def _storage(

@@ -11,7 +11,7 @@ from axern.host import process
 from ledger import transitions
 from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
 from ledger.reservation import EXTERNAL, Owner, Reservation
-from ledger.spec import resolve
+from ledger.spec import resolve_lease
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
@@ -32,7 +32,7 @@ class LeaseService:
             InvalidArgument: Resources that contradict each other, or an owner that does not live.
         """
         spec = body.spec()
-        resolved = resolve(spec, self._parts.defaults, rootfs_readonly=False, runtime="runc")
+        resolved = resolve_lease(spec, self._parts.defaults)
         owner_process = None
         if body.owner_process is not None:
             owner_process = process.identify(body.owner_process.pid)
@@ -40,6 +40,7 @@ class LeaseService:
                 raise InvalidArgument(
                     f"owner_process.pid: no process has the number {body.owner_process.pid}"
                 )
+        longest_ms = self._parts.settings.lease_max_lifetime_ms
         token = secrets.token_urlsafe(16)
         reservation = await self._parts.reserve(
             transitions.Proposal(
@@ -53,7 +54,7 @@ class LeaseService:
                 request_id=body.request_id,
                 owner_process=owner_process,
                 ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
-                max_lifetime_ms=body.max_lifetime_ms or self._parts.settings.lease_max_lifetime_ms,
+                max_lifetime_ms=min(body.max_lifetime_ms or longest_ms, longest_ms),
                 token_sha256=sha256_of(token),
             )
         )

@@ -70,6 +70,14 @@ class Life:
         return self.stop_reason is not None
 
 
+@dataclass(slots=True)
+class _Ending:
+    """How far the end of one workload has come: asked until `deadline_ms`, then killed."""
+
+    deadline_ms: int | None = None
+    killed: bool = False
+
+
 class Lives:
     """All sandboxes that are not released yet, each with its coroutine."""
 
@@ -89,7 +97,9 @@ class Lives:
         self._settings = settings
         self._clock = clock
         self._lives: dict[str, Life] = {}
-        self._pool = ThreadPoolExecutor(settings.launch_workers, "sandbox")
+        self._launches = ThreadPoolExecutor(settings.launch_workers, "launch")
+        # Apart, so that what resists its burial keeps nobody from being launched.
+        self._burials = ThreadPoolExecutor(settings.launch_workers, "burial")
         self._closing = False
         self.failed = asyncio.Event()
 
@@ -139,7 +149,8 @@ class Lives:
             await asyncio.wait(waits, timeout=timeout_s)
         for task in (*waits, *(life.task for life in self._lives.values() if life.task)):
             task.cancel()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._launches, self._burials):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     async def _guarded(self, life: Life) -> None:
         try:
@@ -183,10 +194,10 @@ class Lives:
         failpoint("launch.starting")
         try:
             sandbox = launcher.sandbox_spec(spec, reservation)
-            created = await self._in_pool(launcher.create, sandbox, self._layout, self._settings)
+            created = await self._to_launch(launcher.create, sandbox, self._layout, self._settings)
             if life.must_stop():
                 return _stopped(life)
-            await self._in_pool(launcher.start, sandbox, self._layout, self._settings)
+            await self._to_launch(launcher.start, sandbox, self._layout, self._settings)
         except (AxernError, OSError) as error:
             # The message may quote the command line, which belongs in no log.
             _log.warning("sandbox %s: not started: %s", spec.id, type(error).__name__)
@@ -213,7 +224,7 @@ class Lives:
         if ended is not None:
             return _ended(life, ended)
         try:
-            found = await self._in_pool(launcher.find, spec.runtime_class, self._layout, spec.id)
+            found = await self._to_launch(launcher.find, spec.runtime_class, self._layout, spec.id)
         except (AxernError, OSError) as error:
             return launcher.outcome_of(error)
         if found is None:
@@ -224,9 +235,8 @@ class Lives:
     async def _watch(self, life: Life) -> Outcome:
         """Wait until the workload has ended, ending it where that was asked for."""
         paths = self._layout.sandbox(life.reservation_id)
-        asked = killed = False
-        deadline_ms = 0
-        suspected = False
+        ending = _Ending()
+        monitor_suspected = False
         while True:
             life.woken.clear()
             ended = _read_exit(paths)
@@ -235,42 +245,54 @@ class Lives:
             reservation = self._reservation(life)
             if reservation.phase == STOPPING and life.stop_reason is None:
                 life.stop_reason, life.grace_ms = reservation.reason, self._settings.stop_grace_ms
-            now_ms = self._clock().monotonic_ms
             timeout_s = self._settings.tick_ms / 1000
-            if life.stop_reason is not None:
-                if not asked:
-                    await self._ask_to_end(life, reservation)
-                    asked, deadline_ms = True, now_ms + life.grace_ms
-                left_ms = min(deadline_ms, now_ms + life.grace_ms) - now_ms
-                if left_ms <= 0 and not killed:
-                    killed = True
-                    await self._kill(life)
-                    continue
-                if not killed:
-                    timeout_s = max(0.01, left_ms / 1000)
+            if life.must_stop():
+                timeout_s = await self._press(life, ending, timeout_s)
             if not self._monitor_lives(reservation):
-                if suspected:
+                if monitor_suspected:
                     await self._kill(life)
                     ended = _read_exit(paths)
                     return _ended(life, ended) if ended else _monitor_lost()
-                suspected, timeout_s = True, _MONITOR_RECHECK_S
+                monitor_suspected, timeout_s = True, min(timeout_s, _MONITOR_RECHECK_S)
             life.resting.set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(life.woken.wait(), timeout_s)
             life.resting.clear()
 
+    async def _press(self, life: Life, ending: _Ending, timeout_s: float) -> float:
+        """Ask the workload to end, and kill it when its grace is over; return when to look again.
+
+        Safe to repeat: it asks once and kills once, however often it is called.
+        """
+        now_ms = self._clock().monotonic_ms
+        if ending.deadline_ms is None:
+            await self._ask_to_end(life)
+            ending.deadline_ms = now_ms + life.grace_ms
+        left_ms = min(ending.deadline_ms, now_ms + life.grace_ms) - now_ms
+        if left_ms > 0:
+            return left_ms / 1000
+        if ending.killed:
+            return timeout_s
+        ending.killed = True
+        await self._kill(life)
+        return 0.0
+
     def _monitor_lives(self, reservation: Reservation) -> bool:
         return reservation.monitor is not None and launcher.is_alive(reservation.monitor)
 
-    async def _ask_to_end(self, life: Life, reservation: Reservation) -> None:
-        reason = life.stop_reason or USER_CANCELLED
-        await self._commit(
-            partial(transitions.stop, reservation_id=reservation.id, reason=reason, by=life.stop_by)
+    async def _ask_to_end(self, life: Life) -> None:
+        reservation = await self._commit(
+            partial(
+                transitions.stop,
+                reservation_id=life.reservation_id,
+                reason=life.stop_reason or USER_CANCELLED,
+                by=life.stop_by,
+            )
         )
         life.moved.notify()
         if life.grace_ms > 0 and reservation.runtime is not None:
             with contextlib.suppress(OSError):  # as for a runtime that can't: SIGKILL follows
-                await self._in_pool(
+                await self._to_grave(
                     teardown.terminate, reservation.runtime, self._layout, reservation.id
                 )
 
@@ -280,7 +302,7 @@ class Lives:
         One process that the kernel can't end must not take down the daemon.
         """
         try:
-            await self._in_pool(teardown.kill, self._layout, life.reservation_id)
+            await self._to_grave(teardown.kill, self._layout, life.reservation_id)
         except (HostError, OSError) as error:
             _log.warning("sandbox %s: %s", life.reservation_id, error)
 
@@ -319,7 +341,7 @@ class Lives:
         """Make the exit record durable, however long the disk takes to have room for it."""
         while True:
             try:
-                return await self._in_pool(self._runs.save_exit, run_id, record)
+                return await self._to_grave(self._runs.save_exit, run_id, record)
             except OSError as error:
                 _log.warning("sandbox %s: its exit record can't be stored: %s", run_id, error)
                 await asyncio.sleep(_RETRY_COMMIT_S)
@@ -330,7 +352,9 @@ class Lives:
         attempt = 0
         while True:
             try:
-                evidence = await self._in_pool(teardown.bury, runtime, self._layout, reservation.id)
+                evidence = await self._to_grave(
+                    teardown.bury, runtime, self._layout, reservation.id
+                )
             except (NotProvedGone, HostError, OSError) as error:
                 _log.warning("sandbox %s: %s", reservation.id, error)
                 pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]
@@ -353,9 +377,13 @@ class Lives:
                 _log.warning("the ledger can't take a step of a sandbox: %s", error)
                 await asyncio.sleep(_RETRY_COMMIT_S)
 
-    async def _in_pool(self, call: Callable[..., Result], *arguments: object) -> Result:
+    async def _to_launch(self, call: Callable[..., Result], *arguments: object) -> Result:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, partial(call, *arguments))
+        return await loop.run_in_executor(self._launches, partial(call, *arguments))
+
+    async def _to_grave(self, call: Callable[..., Result], *arguments: object) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._burials, partial(call, *arguments))
 
 
 async def _first(*waits: Coroutine[object, object, object]) -> None:
