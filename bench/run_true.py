@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from axern.api.client import Client
-from bench.monitor_cost import Bench
+from bench.monitor_cost import VOLATILE, Bench
 from tests.host.daemon import DaemonLab, daemon_lab
 
 ROUNDS = 20
@@ -78,7 +78,9 @@ def main() -> None:
         compileall.compile_dir(package, quiet=2)
     base = tempfile.mkdtemp(prefix="axern-bench-")
     os.chmod(base, 0o711)  # noqa: S103 - a sandbox's root must reach its own folder below it
-    raw = Bench(base)
+    run_dir = tempfile.mkdtemp(prefix="axern-bench-", dir=VOLATILE)
+    os.chmod(run_dir, 0o711)  # noqa: S103 - the same
+    raw = Bench(base, run_dir)
     try:
         bundle = raw.raw_bundle(base)
         with daemon_lab() as lab:
@@ -86,8 +88,9 @@ def main() -> None:
             medians = measure(lab, raw, bundle, rounds)
             lab.wait_empty()
     finally:
-        raw.close()
-        shutil.rmtree(base)
+        raw.layout.dismantle()
+        for folder in (base, run_dir):
+            shutil.rmtree(folder)
     print(f"{'':<18}{'ms':>8}{'x raw':>8}")
     ratios: dict[str, float] = {}
     for name, value in medians.items():

@@ -19,9 +19,9 @@ from axern.api.client import Client
 from axern.daemon.main import layout_of
 from axern.errors import DaemonUnreachable
 from axern.failpoint import VARIABLE
-from axern.host import cgroup, filestore, mounts
+from axern.host import cgroup, filestore
 from axern.runtime.layout import Layout
-from tests.host.conftest import Lab, command_lines, wait_until
+from tests.host.conftest import VOLATILE, Lab, command_lines, wait_until
 
 START_LIMIT_S = 60.0
 
@@ -156,12 +156,14 @@ class DaemonLab:
     def leftovers(self) -> list[str]:
         """Name what is left of any sandbox: mounts, folders, cgroups, processes."""
         found = Lab(self.layout, "").leftovers()
-        mine = self.base.encode()
+        mine = (self.base.encode(), self.layout.run_dir.encode())
         daemons = {process.pid for process in self.processes}
         return found + [
             f"process {pid}: {words!r}"
             for pid, words in command_lines()
-            if mine in words and pid not in daemons and b"axern.toml" not in words
+            if any(path in words for path in mine)
+            and pid not in daemons
+            and b"axern.toml" not in words
         ]
 
 
@@ -172,10 +174,12 @@ def daemon_lab(**keys: Any) -> Iterator[DaemonLab]:
     *keys* are added to the configuration.
     """
     base = tempfile.mkdtemp(prefix="axern-test-")
-    os.chmod(base, 0o711)  # noqa: S103 - a sandbox's root must reach its own folder below it
+    run_dir = tempfile.mkdtemp(prefix="axern-test-", dir=VOLATILE)
+    for folder in (base, run_dir):
+        os.chmod(folder, 0o711)  # noqa: S103 - a sandbox's root must reach its folder below it
     settings = {
         "state_dir": f"{base}/state",
-        "run_dir": f"{base}/run",
+        "run_dir": run_dir,
         "cgroup_root": f"axern-test-{os.getpid()}-{secrets.token_hex(4)}",
         "cgroup_enforcement": "disabled_dev",
         "stop_grace": "2s",
@@ -217,7 +221,6 @@ def _remove(lab: DaemonLab) -> None:
     root = cgroup.Cgroup(layout.hierarchies, layout.cgroup_root)
     root.kill()
     root.wait_empty(10)
-    mounts.unmount_below(lab.base, 10)
-    for mounted in (layout.hierarchies.unified, *layout.hierarchies.legacy):
-        cgroup.remove_folder(f"{mounted}/{layout.cgroup_root}", 10)
-    filestore.remove_tree(lab.base)
+    layout.dismantle()
+    for folder in (lab.base, layout.run_dir):
+        filestore.remove_tree(folder)
