@@ -230,7 +230,8 @@ def resident_kib(bench: Bench) -> int:
 def main() -> None:
     """Print a table and one line of JSON."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    base, run_dir = tempfile.mkdtemp(prefix="axern-bench-"), tempfile.mkdtemp(dir=VOLATILE)
+    base = tempfile.mkdtemp(prefix="axern-bench-")
+    run_dir = tempfile.mkdtemp(prefix="axern-bench-", dir=VOLATILE)
     for folder in (base, run_dir):
         os.chmod(folder, 0o711)  # noqa: S103 - a sandbox's root must reach its folder below it
     bench = Bench(base, run_dir)

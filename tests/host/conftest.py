@@ -167,7 +167,8 @@ def digest_tree(top: str) -> str:
 @pytest.fixture
 def lab() -> Iterator[Lab]:
     """Yield a lab; afterwards bury what the test left to it, and prove that nothing is left."""
-    base, run_dir = tempfile.mkdtemp(prefix="axern-test-"), tempfile.mkdtemp(dir=VOLATILE)
+    base = tempfile.mkdtemp(prefix="axern-test-")
+    run_dir = tempfile.mkdtemp(prefix="axern-test-", dir=VOLATILE)
     for folder in (base, run_dir):
         os.chmod(folder, 0o711)  # noqa: S103 - a sandbox's root must reach its folder below it
     layout = Layout(
