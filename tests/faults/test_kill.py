@@ -27,7 +27,7 @@ from ledger.testing import (
 from tests.conftest import LONG
 from tests.faults import lives
 
-KILLS = 1_000 if LONG else 25
+KILLS = 300 if LONG else 25
 CALLERS = 8
 
 
