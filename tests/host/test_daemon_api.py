@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import grp
+import itertools
 import json
 import os
 import resource
@@ -256,11 +257,11 @@ def raw(path: str, method: str, target: str, body: dict[str, Any]) -> tuple[str,
 def test_every_shortfall_is_told_at_once(lab: DaemonLab) -> None:
     free = {name: node_dimension(lab, name)["headroom"] for name in SMALL}
     most = {name: amount * 3 // 4 for name, amount in free.items()}
-    lease(lab, requests=most, limits=most, ttl_ms=45_000)
+    lease(lab, requests=most, ttl_ms=45_000)
     half = {name: amount // 2 for name, amount in free.items()}
     fewer = {name: half[name] for name in ("cpu_milli", "memory_bytes")}
     before = os.listdir(lab.layout.runs)
-    of_all = ("/v2/reservations", {"requests": half, "limits": half}, "reservation")
+    of_all = ("/v2/reservations", {"requests": half}, "reservation")
     of_two = ("/v2/runs", {"requests": fewer, "command": ["true"]}, "cpu_and_memory")
     for target, body, which in (of_all, of_two):
         head, document = raw(lab.socket, "POST", target, body)
@@ -284,8 +285,13 @@ def test_what_can_never_fit_is_said_to(lab: DaemonLab) -> None:
     assert (error["code"], error["retryable"]) == ("request_exceeds_node", False)
     assert error["admission_summary"] == "node memory capacity exhausted"
     huge = dict.fromkeys(SMALL, 2**53 - 1)
-    body = {"requests": huge, "limits": huge}
+    body = {"requests": huge}
     assert raw(lab.socket, "POST", "/v2/reservations", body)[0].startswith("HTTP/1.1 422")
+
+
+def test_a_lease_takes_no_limits(lab: DaemonLab) -> None:
+    body = {"requests": SMALL, "limits": {"memory_bytes": 2 * SMALL["memory_bytes"]}}
+    assert refused(lab, "POST", "/v2/reservations", body) == (400, "invalid_argument")
 
 
 def test_a_limit_needs_enforcement(lab: DaemonLab) -> None:
@@ -318,12 +324,12 @@ def test_required_enforcement_that_is_not_there_refuses_every_sandbox_and_serves
 
 
 EXPECTED_MODES = {
-    "state/ledger": 0o750,
-    "state/runs": 0o700,
-    "run/exits": 0o700,
-    "run/runc": 0o700,
-    "run/runsc": 0o700,
-    "run/axernd.sock": 0o660,
+    "state_dir/ledger": 0o750,
+    "state_dir/runs": 0o700,
+    "run_dir/exits": 0o700,
+    "run_dir/runc": 0o700,
+    "run_dir/runsc": 0o700,
+    "run_dir/axernd.sock": 0o660,
 }
 
 
@@ -331,10 +337,13 @@ def test_modes_and_owners_of_every_file(lab: DaemonLab) -> None:
     run_id = lab.detach("runc", "sleep", "100")
     lab.wait_status(run_id, "running")
     for name, mode in EXPECTED_MODES.items():
-        assert stat.S_IMODE(os.lstat(f"{lab.base}/{name}").st_mode) == mode, name
+        root, _, rest = name.partition("/")
+        path = f"{getattr(lab.layout, root)}/{rest}"
+        assert stat.S_IMODE(os.lstat(path).st_mode) == mode, name
     assert os.lstat(lab.socket).st_gid == grp.getgrnam(GROUP).gr_gid
     skipped = ("/templates/", "/filestore/", f"/sandboxes/{run_id}/rootfs", "/lower", "/upper")
-    for folder, folders, files in os.walk(lab.base):
+    trees = itertools.chain(os.walk(lab.base), os.walk(lab.layout.run_dir))
+    for folder, folders, files in trees:
         for path in (f"{folder}/{name}" for name in (*folders, *files)):
             status = os.lstat(path)
             if any(part in path for part in skipped) or stat.S_ISLNK(status.st_mode):
