@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
+from axern.daemon.life import Ending, Life
 from axern.daemon.runs import CANCELLED, FAILED, RunExit, wall_ms
-from axern.daemon.watcher import Signal
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
 from axern.runtime import monitor, teardown
@@ -49,33 +48,6 @@ _MONITOR_RECHECK_S = 1.0
 """How long a monitor may be gone before its exit file must be there."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class Life:
-    """What the coroutine of one sandbox listens to, and what others may wait for."""
-
-    reservation_id: str
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-    resting: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    moved: Signal = field(default_factory=Signal)
-    stop_reason: str | None = None
-    stop_by: str = "daemon"
-    grace_ms: int = 0
-    task: asyncio.Task[None] | None = None
-
-    def must_stop(self) -> bool:
-        """Tell whether somebody has asked it to end, which may happen at any await."""
-        return self.stop_reason is not None
-
-
-@dataclass(slots=True)
-class _Ending:
-    """How far the end of one workload has come: asked until `deadline_ms`, then killed."""
-
-    deadline_ms: int | None = None
-    killed: bool = False
 
 
 class Lives:
@@ -235,7 +207,7 @@ class Lives:
     async def _watch(self, life: Life) -> Outcome:
         """Wait until the workload has ended, ending it where that was asked for."""
         paths = self._layout.sandbox(life.reservation_id)
-        ending = _Ending()
+        ending = Ending()
         monitor_suspected = False
         while True:
             life.woken.clear()
@@ -259,7 +231,7 @@ class Lives:
                 await asyncio.wait_for(life.woken.wait(), timeout_s)
             life.resting.clear()
 
-    async def _press(self, life: Life, ending: _Ending, timeout_s: float) -> float:
+    async def _press(self, life: Life, ending: Ending, timeout_s: float) -> float:
         """Ask the workload to end, and kill it when its grace is over; return when to look again.
 
         Safe to repeat: it asks once and kills once, however often it is called.

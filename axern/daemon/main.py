@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import grp
 import logging
 import os
@@ -147,6 +148,7 @@ async def _serve(settings: Settings) -> int:
         reconciler = Reconciler(parts)
         await reconciler.tick()
         adopted = reconciler.adopt()
+        gc.freeze()  # the ledger's rows live long: no collection need look at them
         _log.info(
             "node %s at generation %s, %s sandboxes taken over, %s",
             ledger.node_id,

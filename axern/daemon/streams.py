@@ -17,7 +17,7 @@ from ledger.reservation import RESERVED, RETIRING, STARTING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from axern.daemon.lives import Life
+    from axern.daemon.life import Life
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import SandboxPaths
 

@@ -8,9 +8,7 @@ import grp
 import itertools
 import json
 import os
-import resource
 import secrets
-import signal
 import socket
 import stat
 import subprocess
@@ -408,100 +406,3 @@ def test_what_a_run_is_told_stays_between_it_and_its_owner() -> None:
         kept = files_with(lab.base, canary.encode())
         assert all(path.startswith(f"{lab.layout.runs}/") for path in kept), kept
         assert files_with(lab.base, b"generation") != []  # control: the search does find words
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ('colour = "red"', "colour"),
-        ("tick = 5", "tick"),
-        (f'socket = "/tmp/{"s" * 120}"', "socket"),
-        ('socket = "/proc/no/such"', "socket"),
-    ],
-)
-def test_a_mistake_in_the_configuration_ends_with_78(line: str, named: str) -> None:
-    with daemon_lab() as lab:
-        with open(lab.config_path, encoding="utf-8") as file:
-            good = file.read()
-        key = line.partition(" ")[0]
-        kept = [each for each in good.splitlines() if not each.startswith(key)]
-        with open(lab.config_path, "w", encoding="utf-8") as file:
-            file.write("\n".join([*kept, line, ""]))
-        assert lab.spawn().wait(60) == 78
-        assert named in lab.log()
-        assert "Traceback" not in lab.log()
-        with open(lab.config_path, "w", encoding="utf-8") as file:
-            file.write(good)
-
-
-def test_a_configuration_that_others_may_change_is_refused() -> None:
-    with daemon_lab() as lab:
-        os.chmod(lab.config_path, 0o666)  # noqa: S103 - the point of the test
-        assert lab.spawn().wait(60) == 78
-        assert "may be changed by others" in lab.log()
-        os.chmod(lab.config_path, 0o600)
-
-
-def open_stream(lab: DaemonLab, run_id: str) -> socket.socket:
-    """Follow a run without reading on."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(lab.socket)
-    connection.sendall(f"GET /v2/runs/{run_id}/stream HTTP/1.1\r\n\r\n".encode())
-    assert connection.recv(64).startswith(b"HTTP/1.1 200")
-    return connection
-
-
-@pytest.mark.parametrize("script", ["sleep 100", "yes | head -c 20000000; sleep 100"])
-def test_a_stop_does_not_wait_for_streams(script: str) -> None:
-    with daemon_lab() as lab:
-        daemon = lab.start()
-        run_id = lab.detach("runc", "sh", "-c", f"echo ready; {script}")
-        lab.wait_status(run_id, "running")
-        with open_stream(lab, run_id), open_stream(lab, run_id):
-            daemon.send_signal(signal.SIGTERM)
-            assert daemon.wait(15) == 0, lab.log()
-        assert "Traceback" not in lab.log()
-        lab.start()
-        assert lab.run(run_id)["status"] == "running"
-
-
-def test_clients_that_say_nothing_keep_nobody_waiting(lab: DaemonLab) -> None:
-    with contextlib.ExitStack() as stack:
-        for _ in range(300):
-            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            client.connect(lab.socket)
-            client.sendall(b"POST /v2/runs HTTP/1.1\r\ncontent-length: 10\r\n\r\n{")
-        assert lab.request("GET", "/v2/health")["status"] == "ok"
-
-
-def test_a_full_file_table_is_survived() -> None:
-    with daemon_lab(tick="100ms", facts_every="50ms") as lab:
-        daemon = lab.start()
-        before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-        assert before[0] == before[1]
-        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (40, before[1]))
-        with contextlib.ExitStack() as stack:
-            for _ in range(100):
-                client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                client.connect(lab.socket)
-            wait_until(lambda: "this tick came to nothing" in lab.log(), 30)
-        wait_until(lambda: lab.request("GET", "/v2/health")["status"] == "ok", 30)
-        assert daemon.poll() is None
-        assert lease(lab)["token"]
-
-
-def test_no_bytes_end_the_daemon(lab: DaemonLab) -> None:
-    for wire in (
-        b"\x00" * 4096,
-        b"GET /v2/health HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
-        b'POST /v2/runs HTTP/1.1\r\ncontent-length: 13\r\n\r\n{"\\ud800": 1}',
-        b"GET /v2/runs/%00%ff%0a HTTP/1.1\r\nconnection: close\r\n\r\n",
-        b"POST /v2/runs HTTP/1.1\r\ncontent-length: 2000000\r\n\r\n" + b"x" * 2_000_000,
-    ):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(lab.socket)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.sendall(wire)
-            assert connection.recv(12) == b"HTTP/1.1 400"
-    assert lab.request("GET", "/v2/health")["status"] == "ok"
-    assert "Traceback" not in lab.log()
