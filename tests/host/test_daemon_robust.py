@@ -1,4 +1,4 @@
-"""What a daemon must survive: mistakes in its configuration, clients that stall, babble or crowd."""
+"""What a daemon must survive: a wrong configuration, clients that stall, babble or crowd."""
 
 from __future__ import annotations
 
