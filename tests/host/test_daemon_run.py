@@ -6,6 +6,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 
@@ -179,6 +180,20 @@ def test_a_read_only_root_refuses_writes_and_charges_no_storage(
     argv = ("run", "--runtime-class", runtime, "--rootfs-readonly", *SMALL, "--")
     done = served.axern(*argv, "sh", "-c", "echo x > /x || exit 9; exit 0")
     assert done.returncode == 9, done.stderr
+
+
+def test_an_admins_own_root_is_used_and_left_as_it_was(served: DaemonLab, runtime: str) -> None:
+    lower = template.find(served.layout.templates, "busybox")
+    assert lower is not None
+    mine = f"{served.base}/mine-{runtime}"
+    shutil.copytree(lower.rootfs, mine, symlinks=True)
+    with open(f"{mine}/mark", "w", encoding="utf-8") as file:
+        file.write("mine\n")
+    before = digest_tree(mine)
+    argv = ("run", "--runtime-class", runtime, "--rootfs", mine, *SMALL, "--")
+    done = served.axern(*argv, "sh", "-c", "cat /mark; echo x > /mark; rm -rf /etc; cat /mark")
+    assert (done.returncode, done.stdout) == (0, b"mine\nx\n"), done.stderr
+    assert digest_tree(mine) == before
 
 
 def test_environment_and_folder_reach_the_workload(served: DaemonLab, runtime: str) -> None:
