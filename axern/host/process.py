@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import select
@@ -9,6 +10,9 @@ import signal
 
 from axern.host.linux import pidfd_send_signal
 from ledger.reservation import ProcessIdentity
+
+_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""What pidfd_open says of a number that is nobody's, or a mere thread's: EINVAL, later ENOENT."""
 
 
 @functools.cache
@@ -29,13 +33,18 @@ def start_ticks_from_text(stat: str) -> int:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Return the identity of the process that has this number now, or None if there is none."""
+    """Return the identity of the process that has this number now, or None if there is none.
+
+    A thread other than the first has a number and a folder too, but is no process: None.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             stat = file.read()
+        with open(f"/proc/{pid}/status", "rb") as file:
+            is_process = f"\nTgid:\t{pid}\n".encode() in file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return ProcessIdentity(boot_id(), pid, start_ticks_from_text(stat))
+    return ProcessIdentity(boot_id(), pid, start_ticks_from_text(stat)) if is_process else None
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
@@ -75,7 +84,9 @@ def _open(identity: ProcessIdentity) -> int | None:
     """Return a pidfd, checked after it was opened: from then on it can't mean another process."""
     try:
         pidfd = os.pidfd_open(identity.pid)
-    except ProcessLookupError:
+    except OSError as error:
+        if error.errno not in _NO_PROCESS:
+            raise
         return None
     if identify(identity.pid) == identity:
         return pidfd

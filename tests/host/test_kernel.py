@@ -116,6 +116,26 @@ def test_a_process_is_more_than_its_number(sleeper: subprocess.Popen[bytes]) -> 
     assert process.wait_ended(identity, 0)
 
 
+def test_a_thread_is_no_process() -> None:
+    leaving = threading.Event()
+    thread = threading.Thread(target=leaving.wait)
+    thread.start()
+    try:
+        number = thread.native_id
+        assert number is not None
+        assert process.identify(number) is None
+        with open(f"/proc/{number}/stat", encoding="utf-8") as file:
+            ticks = process.start_ticks_from_text(file.read())
+        recorded = ProcessIdentity(process.boot_id(), number, ticks)
+        assert not process.is_alive(recorded)
+        assert not process.send(recorded, signal.SIGKILL)
+        assert process.wait_ended(recorded, 60)
+    finally:
+        leaving.set()
+        thread.join()
+    assert process.identify(os.getpid()) is not None
+
+
 def test_private_mounts_come_and_go(tmp_path: Path) -> None:
     folder = str(tmp_path / "with space")
     os.mkdir(folder)
