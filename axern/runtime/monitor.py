@@ -160,7 +160,7 @@ def read_exit(paths: SandboxPaths) -> ExitRecord | None:
         HostError: The file is there but holds no number.
     """
     try:
-        with open(paths.exit_file, encoding="ascii") as file:
+        with open(paths.exit_file, "rb") as file:
             text = file.read()
             ended_at_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
     except FileNotFoundError:

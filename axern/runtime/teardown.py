@@ -111,15 +111,22 @@ def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
     if leftovers := _leftovers(runtime, paths):
         raise NotProvedGone(sandbox_id, leftovers)
     failpoint("bury.proved")
-    ended = monitor.read_exit(paths)
     return Evidence(
         sandbox_id=sandbox_id,
         boot_id=boot_id(),
-        exit_code=ended.exit_code if ended else None,
+        exit_code=_exit_code(paths),
         killed=killed,
         unmounted=unmounted,
         removed=removed,
     )
+
+
+def _exit_code(paths: SandboxPaths) -> int | None:
+    """Return the workload's exit code; a damaged exit file tells none and holds up no burial."""
+    with contextlib.suppress(HostError):
+        ended = monitor.read_exit(paths)
+        return ended.exit_code if ended else None
+    return None
 
 
 def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:

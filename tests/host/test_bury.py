@@ -131,6 +131,15 @@ def test_a_second_burial_finds_nothing(lab: Lab, runtime: str) -> None:
     assert lab.bury(spec).exit_code is None
 
 
+@pytest.mark.parametrize("text", [b"", b"x", b"\xff"])
+def test_a_damaged_exit_file_holds_up_no_burial(lab: Lab, text: bytes) -> None:
+    spec = lab.spec("runc", "sleep", "600")
+    lab.launch(spec)
+    lab.bury(spec)
+    Path(lab.layout.sandbox(spec.sandbox_id).exit_file).write_bytes(text)
+    assert lab.bury(spec).exit_code is None
+
+
 def test_a_created_sandbox_that_never_starts_is_buried(lab: Lab, runtime: str) -> None:
     spec = lab.spec(runtime, "true")
     launch.create(spec, lab.layout)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from axern.daemon import launcher
-from axern.daemon.lives import _read_exit
+from axern.daemon.course import _read_exit
 from axern.errors import ProgramNotFound
 from axern.host.cgroup import Hierarchies
 from axern.runtime.layout import Layout, SandboxPaths
@@ -22,10 +22,10 @@ def paths(tmp_path: Path) -> SandboxPaths:
     return layout.sandbox("ab" * 16)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.5", "0x1"])
+@pytest.mark.parametrize("text", ["", "x", "1.5", "0x1", "\xff"])
 def test_an_exit_file_without_a_code_says_nothing(paths: SandboxPaths, text: str) -> None:
     assert _read_exit(paths) is None
-    Path(paths.exit_file).write_text(text, encoding="ascii")
+    Path(paths.exit_file).write_text(text, encoding="latin-1")
     assert _read_exit(paths) is None
     Path(paths.exit_file).write_text("7", encoding="ascii")
     found = _read_exit(paths)
