@@ -15,7 +15,6 @@ from ledger.reservation import (
     EXPIRED,
     RETIRING,
     STALE,
-    STOPPING,
     LivenessPolicy,
     liveness,
 )
@@ -101,7 +100,7 @@ def _entry_actions(
             yield EndLease(reservation.id, standing)
         elif by_silence:
             yield Look(reservation.id, standing)
-        elif reservation.phase not in (STOPPING, RETIRING):
+        elif reservation.phase != RETIRING:
             yield Stop(reservation.id, standing)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ledger import tables
 from ledger.admission import Admitted, Demand, evaluate
@@ -182,16 +182,18 @@ def run(
     cgroup: CgroupIdentity,
     started_wall_ms: int | None = None,
 ) -> Change:
-    """Go to `running`, with the identities by which the workload is found again."""
-    return _advance(
-        view,
-        reservation_id,
-        "run",
-        phase=RUNNING,
-        monitor=monitor,
-        cgroup=cgroup,
-        started_wall_ms=started_wall_ms,
-    )
+    """Go to `running`, with the identities by which the workload is found again.
+
+    One that was asked to stop during its launch stays `stopping`, and is found all the same.
+    """
+    found: dict[str, Any] = {
+        "monitor": monitor,
+        "cgroup": cgroup,
+        "started_wall_ms": started_wall_ms,
+    }
+    if view.reservation(reservation_id).phase == STOPPING:
+        return _advance(view, reservation_id, "run", **found)
+    return _advance(view, reservation_id, "run", phase=RUNNING, **found)
 
 
 def stop(view: State, reservation_id: str, reason: str, by: str) -> Change:

@@ -23,6 +23,8 @@ from ledger.units import MAX_INTEGER
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
 
+LONGEST_GRACE_MS = 86_400_000
+
 Parameters = dict[str, str]
 Answer = Response | StreamResponse
 Action = Callable[[Request, Parameters], Awaitable[Answer]]
@@ -115,7 +117,9 @@ class Handlers:
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")
         grace_ms = _integer(query, "grace_ms")
-        run = self._runs.cancel(parameters["id"], grace_ms, request.peer)
+        if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
+            raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} (a day) can be waited for")
+        run = await self._runs.cancel(parameters["id"], grace_ms, request.peer)
         return _json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:

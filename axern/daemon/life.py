@@ -10,7 +10,11 @@ from axern.daemon.watcher import Signal
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """What the coroutine of one sandbox listens to, and what others may wait for."""
+    """What the coroutine of one sandbox listens to, and what others may wait for.
+
+    `resting` is set while it could be left alone: nothing is half done. `kill_at_ms` is on
+    CLOCK_MONOTONIC, from `stop_reason` on.
+    """
 
     reservation_id: str
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -19,17 +23,26 @@ class Life:
     moved: Signal = field(default_factory=Signal)
     stop_reason: str | None = None
     stop_by: str = "daemon"
-    grace_ms: int = 0
+    kill_at_ms: int = 0
     task: asyncio.Task[None] | None = None
+
+    def stop(self, reason: str, by: str, kill_at_ms: int) -> None:
+        """Ask it to end, killed at *kill_at_ms* at the latest; a later call may only hurry it."""
+        if self.stop_reason is None:
+            self.stop_reason, self.stop_by, self.kill_at_ms = reason, by, kill_at_ms
+        self.kill_at_ms = min(self.kill_at_ms, kill_at_ms)
+        self.woken.set()
 
     def must_stop(self) -> bool:
         """Tell whether somebody has asked it to end, which may happen at any await."""
         return self.stop_reason is not None
 
-
-@dataclass(slots=True)
-class Ending:
-    """How far the end of one workload has come: asked until `deadline_ms`, then killed."""
-
-    deadline_ms: int | None = None
-    killed: bool = False
+    async def rest(self, timeout_s: float) -> None:
+        """Wait until it is woken, *timeout_s* at most."""
+        self.resting.set()
+        try:
+            await asyncio.wait_for(self.woken.wait(), timeout_s)
+        except TimeoutError:
+            return
+        finally:
+            self.resting.clear()

@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from axern.daemon.lives import EXPIRED
+from axern.daemon.course import EXPIRED
 from axern.errors import HostError
 from axern.host import process
 from ledger import reclaim, transitions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from axern.api.views import resources_view
 from axern.daemon import streams
-from axern.daemon.lives import USER_CANCELLED
+from axern.daemon.course import USER_CANCELLED
 from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
 from axern.daemon.runs import RunExit, RunSpec
@@ -146,8 +146,10 @@ class RunService:
             keys.append(PIDS_CAPABILITY)
         return tuple(keys)
 
-    def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
+    async def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
         """Ask a run to end: SIGTERM, the grace, SIGKILL. One that has ended stays as it is.
+
+        Answered once the ledger has it, so that the next daemon goes on with it.
 
         Raises:
             PermissionDenied: It is somebody else's.
@@ -157,7 +159,11 @@ class RunService:
         spec = self._spec(found)
         require_owner(spec.uid, peer, found)
         grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
-        self._parts.lives.stop(found, USER_CANCELLED, f"uid:{peer.uid}", grace)
+        by = f"uid:{peer.uid}"
+        operation = partial(transitions.stop, reservation_id=found, reason=USER_CANCELLED, by=by)
+        with contextlib.suppress(NotFound):
+            await self._parts.committer.submit(operation)
+            self._parts.lives.stop(found, USER_CANCELLED, by, grace)
         return self.view(found, peer)
 
     def list(self, namespace: str | None, status: str | None, peer: Peer) -> list[Json]:

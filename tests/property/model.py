@@ -267,6 +267,8 @@ class Advance(Op):
         quiet = {"stopping": ("stopping", "retiring"), "retiring": ("retiring",)}
         if entry.phase in quiet.get(self.target, ()):
             return SAME
+        if (self.target, entry.phase) == ("running", "stopping"):
+            return DONE  # it is found, and goes on stopping
         if self.target not in TRANSITIONS[entry.phase]:
             return "state_conflict", False
         if self.target == "released":

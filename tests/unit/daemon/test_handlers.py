@@ -213,15 +213,20 @@ def test_a_foreign_run_is_seen_but_not_what_it_runs(tmp_path: Path) -> None:
 
 def test_only_owner_and_root_change_a_run_or_read_its_output(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
-        rig.parts.runs.save_spec(spec_of())
-        for method, target in (("DELETE", f"/v2/runs/{ID}"), ("GET", f"/v2/runs/{ID}/stream")):
+        run_id = await rig.charge_run(1)
+        rig.parts.runs.save_spec(spec_of(id=run_id))
+        for method, target in (("DELETE", f"/v2/runs/{run_id}"), ("GET", f"/v2/runs/{run_id}/stream")):
             assert code(await rig.ask(method, target, None, OTHER)) == (403, "permission_denied")
         for peer in (USER, ROOT):
-            assert (await rig.ask("DELETE", f"/v2/runs/{ID}?grace_ms=5", None, peer))[0] == 202
+            assert (await rig.ask("DELETE", f"/v2/runs/{run_id}?grace_ms=5", None, peer))[0] == 202
         assert rig.lives.stopped == [
-            (ID, "cancelled", "uid:1000", 5),
-            (ID, "cancelled", "uid:0", 5),
+            (run_id, "cancelled", "uid:1000", 5),
+            (run_id, "cancelled", "uid:0", 5),
         ]
+        row = rig.ledger.state.reservation(run_id)
+        assert (row.phase, row.reason) == ("stopping", "cancelled")
+        too_long = await rig.ask("DELETE", f"/v2/runs/{run_id}?grace_ms=86400001", None, ROOT)
+        assert code(too_long) == (400, "invalid_argument")
 
     play(tmp_path, scenario)
 

@@ -77,12 +77,12 @@ def test_what_to_do(
     assert planned(one(kind, ttl_ms), at_s, beats, grace_s) == actions
 
 
-def test_what_is_stopping_is_not_stopped_again() -> None:
+def test_a_deadline_hurries_what_is_stopping_and_leaves_what_retires() -> None:
     state = one(RUN, ttl_ms=10_000)
     do(state, transitions.start(state, "r"))
     do(state, transitions.run(state, "r", MONITOR, CGROUP))
-    do(state, transitions.stop(state, "r", "expired", "daemon"))
-    assert planned(state, 11) == ()
+    do(state, transitions.stop(state, "r", "cancelled", "uid:1000"))
+    assert planned(state, 11) == (Stop("r", "expired"),)
     do(state, transitions.retire(state, "r", "expired"))
     assert planned(state, 11) == ()
 

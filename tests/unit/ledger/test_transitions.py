@@ -160,7 +160,15 @@ def test_nothing_starts_twice(phase: str) -> None:
         transitions.start(one(phase), "r")
 
 
-@pytest.mark.parametrize("phase", ["reserved", "running", "stopping", "retiring"])
+def test_what_was_asked_to_stop_while_it_started_is_found_and_goes_on_stopping() -> None:
+    state = one("stopping")
+    do(state, transitions.run(state, "r", MONITOR, CGROUP, 5))
+    found = entry(state, "r")
+    assert (found.phase, found.monitor, found.cgroup) == ("stopping", MONITOR, CGROUP)
+    assert found.started_wall_ms == 5
+
+
+@pytest.mark.parametrize("phase", ["reserved", "running", "retiring"])
 def test_only_what_starts_runs(phase: str) -> None:
     with pytest.raises(StateConflict, match="can't become running"):
         transitions.run(one(phase), "r", MONITOR, CGROUP)
