@@ -213,9 +213,12 @@ def test_a_foreign_run_is_seen_but_not_what_it_runs(tmp_path: Path) -> None:
 
 def test_only_owner_and_root_change_a_run_or_read_its_output(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
+        _, node = rig.observer.observe()
+        await rig.commit(transitions.observe_node, node=node)
         run_id = await rig.charge_run(1)
-        rig.parts.runs.save_spec(spec_of(id=run_id))
-        for method, target in (("DELETE", f"/v2/runs/{run_id}"), ("GET", f"/v2/runs/{run_id}/stream")):
+        rig.parts.runs.save_spec(spec_of(run_id))
+        for method, rest in (("DELETE", ""), ("GET", "/stream")):
+            target = f"/v2/runs/{run_id}{rest}"
             assert code(await rig.ask(method, target, None, OTHER)) == (403, "permission_denied")
         for peer in (USER, ROOT):
             assert (await rig.ask("DELETE", f"/v2/runs/{run_id}?grace_ms=5", None, peer))[0] == 202
