@@ -190,7 +190,7 @@ class _Application:
             hidden = AxernError("the daemon failed; its log has the details")
             response = self._error_view(hidden, request_id)
         if isinstance(response, StreamResponse):
-            await self._stream(response, request_id, send)
+            await self._stream(response, request_id, receive, send)
         else:
             await self._send(response, request_id, send)
 
@@ -229,20 +229,38 @@ class _Application:
         await send(start)
         await send({"type": "http.response.body", "body": response.body})
 
-    async def _stream(self, response: StreamResponse, request_id: str, send: Any) -> None:
+    async def _stream(
+        self, response: StreamResponse, request_id: str, receive: Any, send: Any
+    ) -> None:
+        """Send the parts until they end or the client leaves: `send` does not say that it has."""
         headers = [
             (b"content-type", response.content_type.encode()),
             (b"cache-control", b"no-store"),
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            async with contextlib.aclosing(cast("Any", response.parts)) as parts:
-                async for part in parts:
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-        except asyncio.CancelledError:
-            return  # the daemon ends, and the client has not read so far; it may come back
-        await send({"type": "http.response.body", "body": b""})
+        sending = asyncio.create_task(_send_parts(response.parts, send))
+        leaving = asyncio.create_task(_left(receive))
+        # Cancelled, the daemon ends, and the client has not read so far; it may come back.
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                leaving.cancel()
+                sending.cancel()
+                await sending
+
+
+async def _send_parts(parts: AsyncIterator[bytes], send: Any) -> None:
+    async with contextlib.aclosing(cast("Any", parts)) as closing:
+        async for part in closing:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Server(uvicorn.Server):

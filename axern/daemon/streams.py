@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,12 @@ from axern.runtime.output import read_log
 from ledger.reservation import RESERVED, RETIRING, STARTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from axern.daemon.life import Life
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import SandboxPaths
+    from axern.runtime.output import Chunk
 
 _KEEP_ALIVE_S = 15.0
 _WAIT_FOR_BURIAL_S = 5.0
@@ -48,7 +50,7 @@ async def follow(
     """Yield `start`, then the output from *offset* on, then `exit`; ends early if *closing* is set.
 
     Each output event has the offset after it as its id. Reading waits for the client, and nothing
-    else waits for the reading: the log is a file.
+    else waits for the reading: the log is a file, read a few milliseconds at a time.
 
     Args:
         source: The run.
@@ -75,10 +77,10 @@ async def follow(
                 yield _event("start", {"run": source.view()})
             over = phase is None or (phase == RETIRING and patience_s <= 0)
             chunks = read_log(source.paths.log, offset)
-            for chunk in chunks:
-                offset = chunk.next_offset
-                data = base64.b64encode(chunk.data).decode()
-                yield f"id: {offset}\nevent: {chunk.stream}\ndata: {data}\n\n".encode()
+            if chunks:
+                offset = chunks[-1].next_offset
+                yield b"".join(_output_events(chunks))
+                await asyncio.sleep(0)  # a client that reads fast never makes `send` wait
             if over and not chunks:
                 yield _event("exit", {"run": source.view()})
             if not chunks and (over or not wait):
@@ -90,6 +92,14 @@ async def follow(
                     patience_s = 0
                 elif not woken:
                     yield b": waiting\n\n"
+
+
+def _output_events(chunks: list[Chunk]) -> Iterator[bytes]:
+    """Yield one event for each row of chunks of the same output."""
+    for stream, row in itertools.groupby(chunks, lambda chunk: chunk.stream):
+        same = list(row)
+        data = base64.b64encode(b"".join(chunk.data for chunk in same)).decode()
+        yield f"id: {same[-1].next_offset}\nevent: {stream}\ndata: {data}\n\n".encode()
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

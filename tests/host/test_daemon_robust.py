@@ -7,10 +7,12 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from axern.api.client import Client
 from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 
@@ -86,6 +88,25 @@ def test_clients_that_say_nothing_keep_nobody_waiting(lab: DaemonLab) -> None:
             client.connect(lab.socket)
             client.sendall(b"POST /v2/runs HTTP/1.1\r\ncontent-length: 10\r\n\r\n{")
         assert lab.request("GET", "/v2/health")["status"] == "ok"
+
+
+def test_a_client_that_leaves_a_long_stream_leaves_nothing_to_do(lab: DaemonLab) -> None:
+    run_id = lab.detach("runc", "sleep", "600")
+    lab.wait_status(run_id, "running")
+    record = b"2026-01-31T12:00:00.000000000+00:00 stdout F a line\n"
+    with open(lab.layout.sandbox(run_id).log, "ab") as log:
+        log.write(record * 1_000_000)
+    open_stream(lab, run_id).close()
+    slowest_s = 0.0
+    for _ in range(20):
+        begun_s = time.monotonic()
+        with Client(lab.socket) as client:
+            client.health()
+        slowest_s = max(slowest_s, time.monotonic() - begun_s)
+        time.sleep(0.02)
+    assert slowest_s < 1
+    lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
+    lab.wait_empty()
 
 
 def test_a_full_file_table_is_survived() -> None:

@@ -9,7 +9,7 @@ import select
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from axern.api import protocol as protocol_module
 from axern.api.protocol import Connections, LimitedProtocol, Peer, Response
-from axern.api.server import BODY_LIMIT_BYTES, Request
+from axern.api.server import BODY_LIMIT_BYTES, Request, StreamResponse
 from tests.unit.api.served import (
     LIMIT_S,
     Served,
@@ -286,6 +286,30 @@ def test_an_answer_that_nobody_reads_is_dropped(
             # What the server had handed to the kernel comes; the rest of the 4 MiB never does.
             assert len(read_all(connection)) < 4 * KIB * KIB
         assert found.send(request())[0].status == 200
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_stream_ends_when_its_client_leaves(short_root: Path, *, goes_on: bool) -> None:
+    ended = threading.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            yield b"first"
+            while True:
+                await asyncio.sleep(0 if goes_on else LIMIT_S * 10)
+                yield b"more"
+        finally:
+            ended.set()
+
+    async def stream(_: Request) -> StreamResponse:
+        return StreamResponse(parts())
+
+    with serving(short_root / "s", stream) as found:
+        with found.connected() as connection:
+            connection.sendall(request())
+            assert connection.recv(64).startswith(b"HTTP/1.1 200")
+            assert not ended.wait(0.05)
+        assert ended.wait(LIMIT_S)
 
 
 def test_half_open_clients_keep_nobody_waiting(served: Served) -> None:

@@ -1,0 +1,149 @@
+"""A run's log as events: every byte, from any event on, and with room for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from axern.api.client import Event, EventParser
+from axern.daemon.life import Life
+from axern.daemon.streams import Source, follow
+from axern.daemon.watcher import FolderWatcher
+from axern.host.cgroup import Hierarchies
+from axern.runtime.layout import Layout, SandboxPaths
+from ledger.reservation import RUNNING
+
+ID = "ab" * 16
+STAMP = "2026-01-31T12:00:00.000000000+00:00"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> SandboxPaths:
+    folder = str(tmp_path)
+    made = Layout(folder, folder, folder, folder, "axern", Hierarchies("/nowhere", ())).sandbox(ID)
+    Path(made.run_folder).mkdir(parents=True)
+    return made
+
+
+class Stage:
+    """One run to follow, alive or over."""
+
+    def __init__(self, paths: SandboxPaths, *, alive: bool) -> None:
+        self.paths = paths
+        self.phase: str | None = RUNNING if alive else None
+        self.life = Life(ID) if alive else None
+        self.watcher = FolderWatcher(asyncio.get_running_loop())
+        self.closing = asyncio.Event()
+
+    def follow(self, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        source = Source(self.paths, self.life, lambda: self.phase, lambda: {"id": ID})
+        parts = follow(source, self.watcher, self.closing, offset=offset, wait=True)
+        return cast("AsyncGenerator[bytes, None]", parts)
+
+
+async def read(paths: SandboxPaths, offset: int = 0) -> list[Event]:
+    """Return all events of a run that is over, from *offset* on."""
+    stage, parser = Stage(paths, alive=False), EventParser()
+    try:
+        return [event async for part in stage.follow(offset) for event in parser.feed(part)]
+    finally:
+        stage.watcher.close()
+
+
+def write(paths: SandboxPaths, *records: tuple[str, str, str]) -> None:
+    with open(paths.log, "a", encoding="utf-8") as file:
+        file.writelines(f"{STAMP} {stream} {tag} {text}\n" for stream, tag, text in records)
+
+
+def outputs(events: list[Event]) -> Iterator[tuple[str, bytes]]:
+    for event in events:
+        if event.name in ("stdout", "stderr"):
+            yield event.name, base64.b64decode(event.data)
+
+
+def test_lines_of_one_output_that_follow_each_other_are_one_event(paths: SandboxPaths) -> None:
+    write(paths, ("stdout", "F", "one"), ("stdout", "P", "two"), ("stderr", "F", "three"))
+    write(paths, ("stdout", "F", ""), ("stdout", "F", "four"))
+    events = asyncio.run(read(paths))
+    assert [event.name for event in events] == ["start", "stdout", "stderr", "stdout", "exit"]
+    expected = [("stdout", b"one\ntwo"), ("stderr", b"three\n"), ("stdout", b"\nfour\n")]
+    assert list(outputs(events)) == expected
+    for number in range(1, 4):
+        again = asyncio.run(read(paths, int(events[number].id)))
+        assert list(outputs(again)) == expected[number:]
+
+
+def test_a_long_log_comes_byte_for_byte(paths: SandboxPaths) -> None:
+    write(paths, *(("stdout", "F", f"{number:x}" * (number % 700)) for number in range(2_000)))
+    events = asyncio.run(read(paths))
+    whole = b"".join(data for _, data in outputs(events))
+    assert whole.decode() == "".join(f"{f'{n:x}' * (n % 700)}\n" for n in range(2_000))
+    assert len(events) < 200
+    middle = len(events) // 2
+    rest = asyncio.run(read(paths, int(events[middle].id)))
+    assert list(outputs(rest)) == list(outputs(events[middle + 1 :]))
+
+
+def test_a_client_that_reads_at_once_leaves_room_for_others(paths: SandboxPaths) -> None:
+    write(paths, *[("stdout", "F", "x" * 1_000)] * 3_000)
+
+    async def scene() -> tuple[int, int]:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        events = await read(paths)
+        beside.cancel()
+        return turns, len(events)
+
+    turns, count = asyncio.run(scene())
+    assert count > 30
+    assert turns >= count - 2
+
+
+def test_what_is_written_later_comes_later_and_the_exit_last(paths: SandboxPaths) -> None:
+    write(paths, ("stdout", "F", "one"))
+
+    async def scene() -> list[Event]:
+        stage, parser, events = Stage(paths, alive=True), EventParser(), cast("list[Event]", [])
+        assert stage.life is not None
+        async for part in stage.follow():
+            events += parser.feed(part)
+            if events[-1].name == "stdout":
+                write(paths, ("stderr", "F", "two"))
+            elif events[-1].name == "stderr":
+                stage.phase = None
+                stage.life.moved.notify()
+        stage.watcher.close()
+        return events
+
+    events = asyncio.run(asyncio.wait_for(scene(), 20))
+    assert [event.name for event in events] == ["start", "stdout", "stderr", "exit"]
+
+
+def test_who_leaves_is_forgotten(paths: SandboxPaths) -> None:
+    async def scene() -> None:
+        stage = Stage(paths, alive=True)
+        assert stage.life is not None
+        parts = stage.follow()
+        await anext(parts)
+        assert stage.life.moved._events
+        waiting = asyncio.create_task(asyncio.wait_for(anext(parts), 20))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not stage.life.moved._events
+        assert not stage.watcher._callbacks
+        stage.watcher.close()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
