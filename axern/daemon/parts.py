@@ -110,7 +110,7 @@ class Parts:
         if len(text) == ID_LENGTH:
             return text
         found = {row.id for row in self.ledger.state.reservations() if row.id.startswith(text)}
-        found.update(run_id for run_id in self.runs.ids() if run_id.startswith(text))
+        found.update(self.runs.ids_with(text))
         if not found:
             raise NotFound(f"no run or reservation has an id that begins with {text}")
         if len(found) > 1:

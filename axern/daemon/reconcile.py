@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.daemon.course import EXPIRED
 from axern.errors import HostError
 from axern.host import process
+from axern.runtime import monitor
+from axern.runtime.layout import SANDBOX_ID
 from ledger import reclaim, transitions
-from ledger.errors import CommitFailed, LedgerBusy, NotFound, StateConflict
+from ledger.errors import AxernError, CommitFailed, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
@@ -38,6 +41,7 @@ class Reconciler:
         self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._planned_at_ms: int | None = None
         self._pruned_at_ms: int | None = None
+        self.pruning: asyncio.Task[None] | None = None
 
     async def loop(self) -> None:
         """Tick until the daemon closes; a host that can't be read is logged and tried again."""
@@ -65,21 +69,26 @@ class Reconciler:
             self._hear_sandboxes(now)
             await self._persist_beats(now)
             await self._apply(now)
-            await self._prune(now)
+            self._prune(now)
         _log.debug("tick %s", facts.sequence)
 
     def adopt(self) -> int:
         """Let every sandbox of the ledger live on and return how many there are.
 
-        Run folders that no entry and no exit record speak for were never admitted: they go.
+        Run folders that no entry and no exit record speak for were never admitted: they go. So do
+        exit files that no entry waits for, left by a crash just after the release.
         """
-        state = self._parts.ledger.state
+        state, layout = self._parts.ledger.state, self._parts.layout
         adopted = [row.id for row in state.reservations() if row.is_sandbox]
         for reservation_id in adopted:
             self._parts.lives.begin(reservation_id)
         for run_id in list(self._parts.runs.ids()):
             if state.find_reservation(run_id) is None and not self._parts.runs.has_ended(run_id):
                 self._parts.runs.discard(run_id)
+        for name in os.listdir(layout.exits):
+            # A monitor that writes one just now does so under a name that is no id.
+            if SANDBOX_ID.fullmatch(name) and state.find_reservation(name) is None:
+                monitor.discard_exit(layout.sandbox(name))
         return len(adopted)
 
     def _notice_gap(self, now: Now) -> None:
@@ -104,8 +113,12 @@ class Reconciler:
         state = self._parts.ledger.state
         beats = self._parts.heartbeats.beats
         for action in reclaim.plan(state, beats, now, self._policy, self._grace_until_ms):
-            with contextlib.suppress(NotFound, StateConflict):
+            try:
                 await self._do(action, now)
+            except (NotFound, StateConflict):
+                continue  # it has moved on by itself
+            except (AxernError, OSError) as error:
+                _log.warning("%s came to nothing: %s", action, error)
 
     async def _do(self, action: reclaim.Action, now: Now) -> None:
         match action:
@@ -141,12 +154,19 @@ class Reconciler:
         await self._parts.committer.submit(operation)
         self._parts.heartbeats.forget(reservation_id)
 
-    async def _prune(self, now: Now) -> None:
+    def _prune(self, now: Now) -> None:
+        """Begin to remove old runs, beside the ticks: to look at all of them may take minutes."""
         last_ms = self._pruned_at_ms
-        if last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS:
+        due = last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS
+        if due and (self.pruning is None or self.pruning.done()):
             self._pruned_at_ms = now.monotonic_ms
             # Not the wall clock of now: somebody may have set it since the daemon began.
             wall_ms = self._wall_at_boot_ms + now.boottime_ms
-            await asyncio.to_thread(
-                self._parts.runs.prune, self._parts.settings.runs_kept_ms, wall_ms
-            )
+            self.pruning = asyncio.create_task(self._prune_before(wall_ms), name="prune")
+
+    async def _prune_before(self, wall_ms: int) -> None:
+        kept_ms = self._parts.settings.runs_kept_ms
+        try:
+            await asyncio.to_thread(self._parts.runs.prune, kept_ms, wall_ms)
+        except OSError as error:
+            _log.warning("old runs were not all removed: %s", error)

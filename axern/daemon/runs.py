@@ -124,6 +124,10 @@ class RunStore:
                         found.append((status.st_ctime_ns, entry.name))
         yield from (name for _, name in sorted(found, reverse=True))
 
+    def ids_with(self, prefix: str) -> list[str]:
+        """Return every id that begins with *prefix*, by the names of the folders alone."""
+        return [name for name in os.listdir(self.root) if name.startswith(prefix)]
+
     def prune(self, kept_ms: int, now_wall_ms: int) -> int:
         """Remove runs that ended more than *kept_ms* ago and return how many."""
         pruned = 0

@@ -149,7 +149,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         cgroup_root="axern",
         hierarchies=Hierarchies("/nowhere", ()),
     )
-    for path in (layout.runs, layout.templates):
+    for path in (layout.runs, layout.templates, layout.exits):
         os.makedirs(path, mode=0o700, exist_ok=True)
     ledger = Ledger.open(folder / "ledger", clock.now, node_id="node-1")
     committer = Committer(ledger, clock)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 
 from axern.daemon.reconcile import Reconciler
-from axern.daemon.runs import RunExit
+from axern.daemon.runs import RunExit, RunStore
 from axern.errors import HostError
+from axern.host import process
 from ledger import transitions
 from ledger.reservation import CgroupIdentity, ProcessIdentity
 from ledger.tables import BEATS, REQUESTS
@@ -50,6 +52,11 @@ async def pass_time(rig: Rig, reconciler: Reconciler, ms: int, step_ms: int = ST
         rig.clock.advance(min(step_ms, ms))
         await reconciler.tick()
         ms -= step_ms
+
+
+async def pruned(reconciler: Reconciler) -> None:
+    assert reconciler.pruning is not None
+    await reconciler.pruning
 
 
 async def lease(rig: Rig, **fields: Any) -> dict[str, Any]:
@@ -368,12 +375,71 @@ def test_old_runs_are_pruned_by_the_hour(tmp_path: Path) -> None:
         runs.save_exit("aa" * 16, RunExit("succeeded", 0, 0, now.wall_ms))
         rig.clock.advance(2 * HOUR_MS)
         await reconciler.tick()
+        await pruned(reconciler)
         assert runs.exit("aa" * 16) is not None
         rig.clock.advance(HOUR_MS)
         await reconciler.tick()
+        await pruned(reconciler)
         assert list(runs.ids()) == []
 
     play(tmp_path, scenario, runs_kept="2h")
+
+
+def test_facts_stay_fresh_while_old_runs_are_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, go_on = [], threading.Event()
+
+    def slow(_: RunStore, *arguments: int) -> int:
+        calls.append(arguments)
+        go_on.wait(20)
+        raise OSError(5, "bad disk")
+
+    async def scenario(rig: Rig) -> None:
+        monkeypatch.setattr(RunStore, "prune", slow)
+        reconciler = await begin(rig)
+        await pass_time(rig, reconciler, 2 * HOUR_MS, MINUTE_MS)
+        assert rig.observer.readings == 121
+        go_on.set()
+        await pruned(reconciler)
+        assert len(calls) == 1
+        await pass_time(rig, reconciler, MINUTE_MS)
+        await pruned(reconciler)
+        assert len(calls) == 2
+
+    play(tmp_path, scenario)
+
+
+def test_one_bad_entry_never_stops_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def alive(identity: ProcessIdentity) -> bool:
+        raise OSError(22, f"bad entry of {identity.pid}")
+
+    async def scenario(rig: Rig) -> None:
+        reconciler = await begin(rig)
+        monkeypatch.setattr(process, "is_alive", alive)
+        await lease(rig, owner_process={"pid": os.getpid()})
+        ended = (await lease(rig, ttl_ms=2 * MINUTE_MS))["reservation"]["id"]
+        await pass_time(rig, reconciler, 2 * MINUTE_MS)
+        assert await liveness(rig, ended) is None
+
+    play(tmp_path, scenario)
+    assert "bad entry" in caplog.text
+
+
+def test_exit_files_that_nobody_waits_for_go(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        reconciler = await begin(rig)
+        charged = await rig.charge_run(1)
+        exits = Path(rig.parts.layout.exits)
+        kept = {charged, "bb" * 16 + ".AB12CD"}
+        for name in (*kept, "aa" * 16):
+            (exits / name).write_bytes(b"0")
+        reconciler.adopt()
+        assert set(os.listdir(exits)) == kept
+
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("error", [HostError("no", syscall="statvfs"), OSError(24, "too many")])

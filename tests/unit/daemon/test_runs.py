@@ -187,6 +187,16 @@ def test_only_what_ended_long_ago_is_pruned(store: RunStore) -> None:
     assert store.prune(kept_ms=500, now_wall_ms=0) == 0
 
 
+def test_a_prefix_is_looked_up_by_names_alone(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in (ID, OTHER_ID):
+        store.save_spec(spec_of(run_id))
+    monkeypatch.setattr(os, "scandir", None)
+    assert store.ids_with(ID[:4]) == [ID]
+    assert store.ids_with("abcd") == []
+
+
 def test_discarding_what_is_not_there_is_fine(store: RunStore) -> None:
     store.discard(ID)
     store.save_spec(spec_of())
