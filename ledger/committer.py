@@ -2,17 +2,25 @@
 
 On a fast disk the flush runs on the event loop, which saves a hop between threads. On a slow one
 it runs in a thread, and a short wait after each flush gathers the callers that it has answered.
+
+After a failed flush the ledger is resealed in a thread before anyone is told "not done", so that
+what was told stays true through a crash. While the disk refuses that too, each caller gets
+CommitFailed at once, and whoever comes when a pause is over lets it be tried again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from ledger.clock import Now
 from ledger.errors import AxernError, CommitFailed, InvariantViolation, LedgerBusy
+from ledger.state import Change, State
 from ledger.store import Batch, Ledger, Operation
 
 QUEUE_LIMIT = 4096
@@ -24,8 +32,13 @@ IDLE_S = 1.0
 """The least time between two checkpoints that are written because nothing happens."""
 COST_FACTOR = 20
 """The same in terms of what the last one cost, so that they take a twentieth of a core at most."""
+RESEAL_PAUSE_S = 0.1
+"""The pause after the first reseal that the disk refused; each further one doubles it."""
+RESEAL_LONGEST_PAUSE_S = 10.0
 _NEW_SAMPLE = 0.1
+_log = logging.getLogger(__name__)
 
+_Result = TypeVar("_Result")
 Caller = tuple[Operation, "asyncio.Future[object]"]
 
 
@@ -57,6 +70,8 @@ class Committer:
         self._gathering: asyncio.TimerHandle | None = None
         self._gather_target = 0
         self._mean_flush_s = 0.0
+        self._reseal_after_s = 0.0
+        self._reseal_pause_s = RESEAL_PAUSE_S
         self._closing = False
         self._bug: BaseException | None = None
 
@@ -88,6 +103,23 @@ class Committer:
             self._start()
         return await future
 
+    async def reseal(self) -> None:
+        """Let a ledger that has failed take commits again; does nothing if it has not.
+
+        It waits its turn like a commit, and whoever comes meanwhile waits behind it. A checkpoint
+        that runs beside goes on; the one that a reseal wants begins after it.
+
+        Raises:
+            LedgerBusy: Too many wait, or the committer is being closed.
+            CommitFailed: The disk still refuses, or has refused a moment ago.
+        """
+        await self.submit(_nothing)
+        if self._ledger.failed:
+            raise CommitFailed(
+                "the ledger takes no commits: its disk still refuses a new segment",
+                hint="look at the disk of the ledger: df, dmesg",
+            )
+
     async def close(self) -> None:
         """Finish what was submitted, then stop; the caller closes the ledger afterwards."""
         self._closing = True
@@ -96,23 +128,43 @@ class Committer:
         self._threads.shutdown()
 
     def _start(self) -> None:
-        """Take all that waits and make it durable, here or in a thread."""
+        """Take all that waits and make it durable; a ledger that has failed is resealed before."""
         self._gathering = None
         callers, self._queue = self._queue, []
         if not callers:
             self._upkeep.look(None)
             self._resting.set()
-            return
+        elif self._may_reseal():
+            self._in_thread(callers, self._reseal, lambda _: self._commit(callers))
+        else:
+            self._commit(callers)
+
+    def _commit(self, callers: list[Caller]) -> None:
+        """Stage what *callers* ask for and flush it, here or in a thread."""
         try:
             batch = self._ledger.stage([operation for operation, _ in callers], self._clock())
             if not batch.line or self._mean_flush_s < self._slow_flush_s:
-                self._finish(callers, batch, self._flush(batch))
+                self._flushed(callers, batch, self._flush(batch))
                 return
         except BaseException as err:  # noqa: BLE001 - whatever it is, it is a bug
             self._stop(callers, err)
             return
-        flushing = self._loop.run_in_executor(self._threads, self._flush, batch)
-        flushing.add_done_callback(lambda done: self._flushed(callers, batch, done))
+        self._in_thread(
+            callers, partial(self._flush, batch), partial(self._flushed, callers, batch)
+        )
+
+    def _in_thread(
+        self, callers: list[Caller], work: Callable[[], _Result], then: Callable[[_Result], None]
+    ) -> None:
+        """Do *work* in a thread, *then* go on here with its result."""
+
+        def finished(done: asyncio.Future[_Result]) -> None:
+            try:
+                then(done.result())
+            except BaseException as err:  # noqa: BLE001 - whatever it is, it is a bug
+                self._stop(callers, err)
+
+        self._loop.run_in_executor(self._threads, work).add_done_callback(finished)
 
     def _flush(self, batch: Batch) -> CommitFailed | None:
         started = time.perf_counter()
@@ -126,13 +178,28 @@ class Committer:
             self._mean_flush_s = mean + _NEW_SAMPLE * (taken - mean)
         return None
 
-    def _flushed(
-        self, callers: list[Caller], batch: Batch, done: asyncio.Future[CommitFailed | None]
-    ) -> None:
+    def _flushed(self, callers: list[Caller], batch: Batch, failure: CommitFailed | None) -> None:
+        """Answer *callers*; where the flush has failed, only after a reseal was tried."""
+        if failure is not None and self._may_reseal():
+            self._in_thread(callers, self._reseal, lambda _: self._finish(callers, batch, failure))
+        else:
+            self._finish(callers, batch, failure)
+
+    def _may_reseal(self) -> bool:
+        return self._ledger.failed and self._loop.time() >= self._reseal_after_s
+
+    def _reseal(self) -> None:
+        """Try to let the ledger take commits again; after a refusal leave the disk alone."""
         try:
-            self._finish(callers, batch, done.result())
-        except BaseException as err:  # noqa: BLE001 - whatever it is, it is a bug
-            self._stop(callers, err)
+            self._ledger.reseal()
+        except CommitFailed as err:
+            _log.warning("the ledger takes no commits: %s", err)
+            self._reseal_after_s = self._loop.time() + self._reseal_pause_s
+            self._reseal_pause_s = min(2 * self._reseal_pause_s, RESEAL_LONGEST_PAUSE_S)
+        else:
+            _log.warning("a flush has failed; the ledger goes on in a new segment")
+            self._reseal_pause_s = RESEAL_PAUSE_S
+            self._upkeep.urgent = True
 
     def _finish(self, callers: list[Caller], batch: Batch, failure: CommitFailed | None) -> None:
         """Publish *batch*, tell each caller, and go on with what has arrived since.
@@ -168,6 +235,7 @@ class Committer:
         for _, future in callers:
             if not future.done():
                 future.set_exception(bug)
+        self._upkeep.halt()
         self._resting.set()
 
 
@@ -178,6 +246,7 @@ class _Upkeep:
         self, ledger: Ledger, threads: ThreadPoolExecutor, resting: asyncio.Event, idle_s: float
     ) -> None:
         self.error: CommitFailed | None = None
+        self.urgent = False  # the journal begins on a medium that has failed
         self._ledger = ledger
         self._threads = threads
         self._resting = resting
@@ -193,12 +262,14 @@ class _Upkeep:
     def look(self, batch: Batch | None) -> None:
         """Begin what has become due; called between two batches, with the one just published."""
         now_s = self._loop.time()
-        if batch is not None and batch.line and not batch.only_beats:
+        if self.urgent or (batch is not None and batch.line and not batch.only_beats):
             self._changed_at_s = now_s
         if self._work is not None or self._closed or self._ledger.failed:
             return
         due = self._ledger.wants_checkpoint and now_s >= self._retry_after_s
-        if due and self._ledger.has_spare:
+        if self.urgent and now_s >= self._retry_after_s:
+            self._checkpoint(rotate=False)
+        elif due and self._ledger.has_spare:
             self._checkpoint(rotate=True)
         elif due or (self._ledger.wants_spare and now_s >= self._retry_after_s):
             self._run(self._ledger.prepare_segment)
@@ -206,11 +277,15 @@ class _Upkeep:
             wait_s = max(self._idle_s / 4, self._idle_after_s - now_s)
             self._timer = self._loop.call_later(wait_s, self._idle)
 
-    async def close(self) -> None:
-        """Begin nothing more and wait for what runs."""
+    def halt(self) -> None:
+        """Begin nothing more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+    async def close(self) -> None:
+        """Begin nothing more and wait for what runs."""
+        self.halt()
         if self._work is not None:
             await asyncio.wait([self._work])
 
@@ -232,6 +307,7 @@ class _Upkeep:
             self._fail(err)
             return
         changed_at_s, self._changed_at_s = self._changed_at_s, None
+        urgent, self.urgent = self.urgent, False
         started_s = self._loop.time()
 
         def note(failure: BaseException | None) -> None:
@@ -241,6 +317,7 @@ class _Upkeep:
                 self._idle_after_s = started_s + max(self._idle_s, COST_FACTOR * cost_s)
             else:
                 self._changed_at_s = self._changed_at_s or changed_at_s
+                self.urgent |= urgent
 
         self._run(lambda: self._ledger.finish_checkpoint(begun), note)
 
@@ -257,6 +334,8 @@ class _Upkeep:
                 self._fail(failure)
             elif failure is not None:
                 raise failure
+            if self._resting.is_set():  # else the batch in flight ends with a look
+                self.look(None)
 
         self._work = self._loop.run_in_executor(self._threads, work)
         self._work.add_done_callback(finished)
@@ -265,3 +344,8 @@ class _Upkeep:
         """Keep *error* for whoever asks, and leave the disk alone for a while."""
         self.error = error
         self._retry_after_s = self._idle_after_s = self._loop.time() + COST_FACTOR * self._idle_s
+
+
+def _nothing(_view: State) -> Change:
+    """Change nothing: an operation that only waits its turn."""
+    return Change("nothing")

@@ -178,7 +178,7 @@ class Journal:
     """The writer of the present segment: one write and one flush an append, never a second try.
 
     After a failed write or flush nobody knows what the disk holds (the kernel may have dropped the
-    page and forgotten the error), so the segment is dead: `failed` stays set.
+    page and forgotten the error), so the segment is dead: `failed` stays set until `reseal`.
     Source: docs/decisions/0005-ledger-format.md.
     """
 
@@ -245,33 +245,53 @@ class Journal:
         Raises:
             CommitFailed: It could not be made; the present one stays in use unless `failed` is set.
         """
+        if self.failed is not None:
+            raise self._dead() from self.failed
         following = segment_name(self.generation + 1)
         if following == self.position.segment:
             if least_bytes <= self._room:
                 return
         elif self._folder.exists(following):
             raise InvariantViolation(f"{following} exists before its first commit")
-        name, fd, size = self._next_blank(least_bytes)
+        self._enter(following, self._next_blank(least_bytes))
+
+    def reseal(self) -> None:
+        """Go on after a failure, in a new segment on a new inode; may run beside `prepare`.
+
+        What stands behind the last durable line in the dead segment is void from then on. A dead
+        segment that holds nothing else is replaced.
+
+        Raises:
+            CommitFailed: The disk still refuses; `failed` stays set.
+        """
+        self._enter(segment_name(self.generation + 1), self._next_blank(0))
+        self.failed = None
+
+    def _enter(self, following: str, blank: Blank) -> None:
+        """Give *blank* the name *following* and write to it from now on."""
         try:
-            self._folder.rename(name, following)
+            self._folder.rename(blank.name, following)
             self._folder.sync()
         except OSError as err:
-            os.close(fd)
             self.failed = err
+            with contextlib.suppress(OSError):
+                self._discard(blank)
             raise self._dead() from err
-        with contextlib.suppress(OSError):  # a help for the next opener, nothing depends on it
-            write_all(self._fd, end_mark(self._room + END_BYTES, goes_on=True), self._room)
-        os.close(self._fd)
+        if self.failed is None:
+            with contextlib.suppress(OSError):  # a help for the next opener, nothing depends on it
+                write_all(self._fd, end_mark(self._room + END_BYTES, goes_on=True), self._room)
+        with contextlib.suppress(OSError):  # it is closed all the same
+            os.close(self._fd)
         self.position = Position(following, 0, self.position.chain)
-        self._fd, self._room = fd, size - END_BYTES
+        self._fd, self._room = blank.fd, blank.size - END_BYTES
 
     def _next_blank(self, least_bytes: int) -> Blank:
-        while self._spares:
-            spare = self._spares.pop()
-            if spare.size >= least_bytes + END_BYTES:
-                return spare
-            self._discard(spare)
         try:
+            while self._spares:
+                spare = self._spares.pop()
+                if spare.size >= least_bytes + END_BYTES:
+                    return spare
+                self._discard(spare)
             return make_blank(self._folder, max(self._segment_bytes, least_bytes + END_BYTES))
         except OSError as err:
             raise CommitFailed(
@@ -288,7 +308,7 @@ class Journal:
         return CommitFailed(
             f"{self.position.segment} could not be made durable: {reason}; nothing more is "
             "written to it",
-            hint="look at the disk (dmesg), then restart axernd",
+            hint="look at the disk (df, dmesg); a new segment is tried again and again",
         )
 
 
@@ -317,20 +337,6 @@ def make_blank(folder: Folder, size: int) -> Blank:
         folder.unlink(name)
         raise
     return Blank(name, fd, size)
-
-
-def seal(folder: Folder, position: Position, generation: int, segment_bytes: int) -> Position:
-    """Put a blank segment behind *generation*, and return the position at its start.
-
-    What stands behind *position* in its own segment is void from then on: the segment ends where
-    the next one begins. One that holds nothing else is replaced.
-    """
-    following = segment_name(generation + 1)
-    name, fd, _ = make_blank(folder, segment_bytes)
-    os.close(fd)
-    folder.rename(name, following)
-    folder.sync()
-    return Position(following, 0, position.chain)
 
 
 ARCHIVE = "archive"

@@ -11,7 +11,7 @@ from ledger.clock import Now
 from ledger.codec import Position
 from ledger.errors import LedgerCorrupt, NotFound
 from ledger.files import Folder, check_hint
-from ledger.journal import ARCHIVE, is_blank, seal, segments
+from ledger.journal import ARCHIVE, is_blank, make_blank, segment_name, segments
 from ledger.replay import replay, without_gc
 from ledger.state import State, genesis
 
@@ -87,6 +87,20 @@ def _bear(folder: Folder, now: Now, node_id: str, segment_bytes: int) -> None:
     state = genesis(now)
     position = seal(folder, Position("", 0, codec.NO_CHAIN), 0, segment_bytes)
     checkpoint_file.write(folder, checkpoint_file.of(state, node_id, position))
+
+
+def seal(folder: Folder, position: Position, generation: int, segment_bytes: int) -> Position:
+    """Put a blank segment behind *generation*, and return the position at its start.
+
+    What stands behind *position* in its own segment is void from then on: the segment ends where
+    the next one begins. One that holds nothing else is replaced.
+    """
+    following = segment_name(generation + 1)
+    name, fd, _ = make_blank(folder, segment_bytes)
+    os.close(fd)
+    folder.rename(name, following)
+    folder.sync()
+    return Position(following, 0, position.chain)
 
 
 def _check_node_id(folder: Folder, node_id: str, wanted: str | None) -> None:

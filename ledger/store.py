@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from ledger.errors import (
     LedgerCorrupt,
 )
 from ledger.files import DIRECTORY_MODE, FILE_MODE, Folder, check_hint, require_local, translate
-from ledger.journal import SEGMENT_BYTES, Journal, archive, seal
+from ledger.journal import SEGMENT_BYTES, Journal, archive, first_generation
 from ledger.recovery import Loaded, load
 from ledger.state import Change, State
 from ledger.transitions import rebase
@@ -70,11 +71,12 @@ class Ledger:
         self._folder = folder
         self._lock = lock
         self._state = loaded.state
-        self._segment_bytes = segment_bytes
         self._journal = Journal(folder, loaded.position, loaded.state.generation, segment_bytes)
         self._written = loaded.replayed_bytes
         self._checkpointed = 0
         self._checkpoint_size = loaded.checkpoint_bytes
+        self._finishing = threading.Lock()
+        self._newest = (loaded.checkpoint_generation, 0)
         self._closed = False
 
     @classmethod
@@ -275,16 +277,22 @@ class Ledger:
     def finish_checkpoint(self, begun: tuple[Checkpoint, int]) -> None:
         """Write a checkpoint that was begun, and archive what it makes superfluous.
 
-        May run in a thread beside commits, one at a time.
+        May run in a thread beside commits. One that comes late, after a newer one, is dropped: the
+        newer one may have archived the segment that it needs.
 
         Raises:
             CommitFailed: It is not durable; the ledger is as complete as before.
         """
         snapshot, written = begun
+        order = (snapshot.generation, first_generation(snapshot.position.segment) or 0)
         try:
-            self._checkpoint_size = checkpoint_file.write(self._folder, snapshot)
-            self.checkpoint_generation, self._checkpointed = snapshot.generation, written
-            archive(self._folder, snapshot.position, snapshot.clock.wall_ms)
+            with self._finishing:
+                if order < self._newest:
+                    return
+                self._newest = order
+                self._checkpoint_size = checkpoint_file.write(self._folder, snapshot)
+                self.checkpoint_generation, self._checkpointed = snapshot.generation, written
+                archive(self._folder, snapshot.position, snapshot.clock.wall_ms)
         except OSError as err:
             raise CommitFailed(
                 f"no checkpoint could be written: {err.strerror}",
@@ -292,20 +300,15 @@ class Ledger:
             ) from err
 
     def reseal(self) -> None:
-        """Go on after a failed flush: put the durable state into a new segment and checkpoint.
+        """Go on after a failed flush, in a new segment; what was in flight is void from then on.
+
+        Between batches; checkpoints and `prepare_segment` may run beside it. A checkpoint should
+        follow: the lines before are on a medium that has just failed.
 
         Raises:
-            CommitFailed: The disk still refuses; nothing is changed.
+            CommitFailed: The disk still refuses; the ledger stays `failed`.
         """
-        generation = self._state.generation
-        try:
-            position = seal(self._folder, self._journal.position, generation, self._segment_bytes)
-            fresh = Journal(self._folder, position, generation, self._segment_bytes)
-        except OSError as err:
-            raise CommitFailed(f"no new segment can be made: {err.strerror}") from err
-        self._journal.close()
-        self._journal = fresh
-        self.checkpoint(rotate=False)
+        self._journal.reseal()
 
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop cleanly: a last checkpoint, so that `ledger.json` alone is complete; then unlock.
@@ -319,9 +322,10 @@ class Ledger:
             return
         self._closed = True
         try:
-            if checkpoint and self.failed:
+            dead = self.failed
+            if checkpoint and dead:
                 self.reseal()
-            elif checkpoint and self.checkpoint_generation != self.generation:
+            if checkpoint and (dead or self.checkpoint_generation != self.generation):
                 self.checkpoint(rotate=False)
         finally:
             self._journal.close()

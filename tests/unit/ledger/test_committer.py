@@ -3,15 +3,18 @@
 import asyncio
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ledger import reader, transitions
+from ledger import checkpoint, reader, transitions
+from ledger.codec import Checkpoint
 from ledger.committer import Committer
 from ledger.errors import AdmissionRefused, CommitFailed, InvariantViolation, LedgerBusy, NotFound
+from ledger.files import Folder
 from ledger.state import Change, State
 from ledger.store import Ledger, Operation
 from ledger.testing import (
@@ -42,6 +45,36 @@ def ledger(directory: Path) -> Iterator[Ledger]:
 
 def reserve(number: int) -> Operation:
     return reserving(small_proposal(number), CLOCK())
+
+
+def ids(ledger: Ledger) -> list[int]:
+    return [int(row.id, 16) for row in ledger.state.reservations()]
+
+
+def left_by_a_crash(directory: Path) -> list[int]:
+    """Return which leases the next opener would find if the process died now, all being quiet."""
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    found = Ledger.open(copy, CLOCK(), segment_bytes=16_384)
+    found.close(checkpoint=False)
+    shutil.rmtree(copy)
+    return ids(found)
+
+
+def is_quiet(committer: Committer) -> bool:
+    return committer._upkeep._work is None
+
+
+def fail(*args: object, **kwargs: object) -> None:
+    """Stand in for a call to a disk that is broken."""
+    raise OSError(errno.EIO, "Input/output error")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that happens in the background."""
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - nobody would set an event
+            await asyncio.sleep(0.002)
 
 
 def run(ledger: Ledger, work: Callable[[Committer], Awaitable[None]], **options: float) -> None:
@@ -102,11 +135,8 @@ def test_each_gets_its_own_answer(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("slow_flush_s", [IN_A_THREAD, ON_THE_LOOP])
 def test_a_failed_flush_is_not_done_for_anyone(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, slow_flush_s: float
+    ledger: Ledger, directory: Path, monkeypatch: pytest.MonkeyPatch, slow_flush_s: float
 ) -> None:
-    def fail(fd: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     async def work(committer: Committer) -> None:
         await committer.submit(reserve(1))
         too_large = reserving(small_proposal(2, cpu_milli=10**9), CLOCK())
@@ -118,13 +148,193 @@ def test_a_failed_flush_is_not_done_for_anyone(
             )
         assert [type(answer) for answer in answers] == [CommitFailed] * 3
         assert len({id(answer) for answer in answers}) == 3
-        with pytest.raises(CommitFailed):
-            await committer.submit(reserve(5))
-        ledger.reseal()
-        await committer.submit(reserve(6))
-        assert [int(row.id, 16) for row in ledger.state.reservations()] == [1, 6]
+        assert reader.read(directory).state.entry_count() == 1  # resealed before anyone was told
+        await until(lambda: is_quiet(committer))
+        assert ledger.checkpoint_generation == ledger.generation
+        assert left_by_a_crash(directory) == [1]
+        await committer.submit(reserve(5))
+        assert left_by_a_crash(directory) == ids(ledger) == [1, 5]
 
     run(ledger, work, slow_flush_s=slow_flush_s)
+
+
+@pytest.mark.parametrize("journal_bytes", [0, 10**9])
+@pytest.mark.parametrize("slow_flush_s", [IN_A_THREAD, ON_THE_LOOP])
+def test_a_checkpoint_that_ends_after_a_reseal_takes_nothing_away(
+    ledger: Ledger,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slow_flush_s: float,
+    journal_bytes: int,
+) -> None:
+    """The first one is held in its thread; with 0 bytes it starts a new segment, too."""
+    writing, go = threading.Event(), threading.Event()
+    real = checkpoint.write
+
+    def held(folder: Folder, content: Checkpoint) -> int:
+        writing.set()
+        assert go.wait(10)
+        return real(folder, content)
+
+    async def work(committer: Committer) -> None:
+        monkeypatch.setattr("ledger.store.CHECKPOINT_BYTES", journal_bytes)
+        monkeypatch.setattr(checkpoint, "write", held)
+        ledger._checkpoint_size = 0
+        ledger.prepare_segment()
+        await committer.submit(reserve(1))
+        assert await asyncio.to_thread(writing.wait, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            with pytest.raises(CommitFailed):
+                await committer.submit(reserve(2))
+        await committer.reseal()
+        await committer.submit(reserve(3))
+        assert left_by_a_crash(directory) == [1, 3]
+        monkeypatch.setattr(checkpoint, "write", real)
+        born = ledger.checkpoint_generation
+        go.set()
+        await until(lambda: ledger.checkpoint_generation != born)
+        await until(lambda: ledger.checkpoint_generation == ledger.generation)
+        await until(lambda: is_quiet(committer))
+        assert left_by_a_crash(directory) == [1, 3]
+
+    run(ledger, work, slow_flush_s=slow_flush_s, idle_s=0.01)
+
+
+@pytest.mark.parametrize("slow_flush_s", [IN_A_THREAD, ON_THE_LOOP])
+def test_a_disk_that_comes_back_is_used_again(
+    ledger: Ledger, directory: Path, monkeypatch: pytest.MonkeyPatch, slow_flush_s: float
+) -> None:
+    async def work(committer: Committer) -> None:
+        await committer.submit(reserve(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            patch.setattr(os, "fsync", fail)
+            for number in range(2, 5):
+                with pytest.raises(CommitFailed):
+                    await committer.submit(reserve(number))
+            with pytest.raises(CommitFailed, match="still refuses"):
+                await committer.reseal()
+            with pytest.raises(NotFound):
+                await committer.submit(releasing(7))  # what writes nothing is answered
+            committer._reseal_after_s = 1e12
+            patch.setattr(os, "pwrite", fail)
+            with pytest.raises(CommitFailed, match="nothing more"):
+                await committer.submit(reserve(5))
+        committer._reseal_after_s = 0.0
+        await committer.submit(reserve(6))
+        await until(lambda: ledger.checkpoint_generation == ledger.generation)
+        await until(lambda: is_quiet(committer))
+        assert left_by_a_crash(directory) == ids(ledger) == [1, 6]
+
+    run(ledger, work, slow_flush_s=slow_flush_s)
+
+
+def test_pauses_grow_while_the_disk_refuses(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def count(name: str, size: int) -> None:
+        tries.append(name)
+        fail()
+
+    async def work(committer: Committer) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            patch.setattr("ledger.journal.make_blank", count)
+            pauses = []
+            for _ in range(20):
+                committer._reseal_after_s = 0.0
+                pauses.append(committer._reseal_pause_s)
+                with pytest.raises(CommitFailed):
+                    await committer.submit(reserve(1))
+            assert pauses == sorted(pauses)
+            assert pauses[0] == 0.1
+            assert pauses[-1] == 10.0
+            before = len(tries)
+            for _ in range(20):
+                with pytest.raises(CommitFailed):
+                    await committer.submit(reserve(1))
+            assert len(tries) == before
+        committer._reseal_after_s = 0.0
+        await committer.reseal()
+        assert committer._reseal_pause_s == 0.1
+
+    run(ledger, work)
+
+
+@pytest.mark.parametrize("slow_flush_s", [IN_A_THREAD, ON_THE_LOOP])
+def test_who_comes_during_a_reseal_waits_and_the_queue_stays_bounded(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, slow_flush_s: float
+) -> None:
+    resealing, go = threading.Event(), threading.Event()
+    real = Ledger.reseal
+
+    def held(which: Ledger) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        resealing.set()
+        assert go.wait(10)
+        real(which)
+
+    async def work(committer: Committer) -> None:
+        monkeypatch.setattr(Ledger, "reseal", held)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            first = asyncio.create_task(committer.submit(reserve(1)))
+            assert await asyncio.to_thread(resealing.wait, 10)
+        assert not first.done()
+        waiting = [
+            asyncio.ensure_future(wanted)
+            for wanted in (
+                committer.submit(reserve(2)),
+                committer.reseal(),
+                committer.submit(reserve(3)),
+            )
+        ]
+        await asyncio.sleep(0.01)
+        with pytest.raises(LedgerBusy, match="3 callers waiting"):
+            await committer.submit(reserve(4))
+        with pytest.raises(LedgerBusy, match="3 callers waiting"):
+            await committer.reseal()
+        go.set()
+        with pytest.raises(CommitFailed):
+            await first
+        await asyncio.gather(*waiting)
+        assert ids(ledger) == [2, 3]
+
+    run(ledger, work, queue_limit=3, slow_flush_s=slow_flush_s)
+
+
+def test_a_reseal_waits_for_the_flush_in_flight(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing, go = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        flushing.set()
+        assert go.wait(10)
+        fail()
+
+    async def work(committer: Committer) -> None:
+        before = ledger._journal.position
+        await committer.reseal()  # nothing has failed, nothing is done
+        assert ledger._journal.position == before
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", slow)
+            first = asyncio.create_task(committer.submit(reserve(1)))
+            assert await asyncio.to_thread(flushing.wait, 10)
+            second = asyncio.create_task(committer.reseal())
+            await asyncio.sleep(0.01)
+            assert not second.done()
+            go.set()
+            with pytest.raises(CommitFailed):
+                await first
+            await second
+        await committer.submit(reserve(2))
+        assert ids(ledger) == [2]
+
+    run(ledger, work, slow_flush_s=IN_A_THREAD)
 
 
 def test_reads_do_not_see_what_is_being_flushed(
@@ -206,13 +416,6 @@ def test_after_a_bug_nothing_is_taken(ledger: Ledger) -> None:
 
     run(ledger, work)
     assert ledger.state.entry_count() == 0
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something that happens in the background."""
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - nobody would set an event
-            await asyncio.sleep(0.002)
 
 
 def test_an_idle_ledger_writes_its_checkpoint(ledger: Ledger, directory: Path) -> None:

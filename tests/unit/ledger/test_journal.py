@@ -11,7 +11,8 @@ from ledger import codec, journal
 from ledger.codec import NO_CHAIN, Position
 from ledger.errors import CommitFailed, InvariantViolation, LedgerCorrupt
 from ledger.files import Folder
-from ledger.journal import Journal, Scan, archive, looks_torn, seal, segment_name, segments
+from ledger.journal import Journal, Scan, archive, looks_torn, segment_name, segments
+from ledger.recovery import seal
 from ledger.state import Change, Put
 from ledger.tables import BEATS, Beat
 from ledger.testing import ManualClock

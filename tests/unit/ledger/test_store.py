@@ -228,7 +228,7 @@ def test_a_reboot_carries_deadlines_over(directory: Path, clock: ManualClock) ->
 
 
 def failing_flush(code: int = errno.EIO) -> object:
-    def fail(fd: int) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
         raise OSError(code, os.strerror(code))
 
     return fail
@@ -259,6 +259,75 @@ def test_after_a_failed_flush_nothing_is_done_until_it_is_resealed(
     again = open_ledger(directory, clock)
     assert ids(again.state) == [1, 4]
     again.close()
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_checkpoint_that_comes_late_never_replaces_a_newer_one(
+    ledger: Ledger,
+    directory: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    rotate: bool,
+) -> None:
+    ledger.commit(reserving(small_proposal(1), clock()), clock())
+    late = ledger.begin_checkpoint(rotate=rotate)
+    ledger.commit(reserving(small_proposal(2), clock()), clock())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing_flush())
+        with pytest.raises(CommitFailed):
+            ledger.commit(reserving(small_proposal(3), clock()), clock())
+    ledger.reseal()
+    ledger.checkpoint(rotate=False)
+    assert (directory / "archive" / late[0].position.segment).exists()
+    before = (directory / "ledger.json").read_bytes()
+    ledger.finish_checkpoint(late)
+    assert (directory / "ledger.json").read_bytes() == before
+    assert ledger.checkpoint_generation == ledger.generation
+    crash(ledger)
+    with open_ledger(directory, clock) as again:
+        assert ids(again.state) == [1, 2]
+
+
+def test_of_two_checkpoints_of_one_generation_the_one_in_the_new_segment_stays(
+    ledger: Ledger, directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = ledger.begin_checkpoint(rotate=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing_flush())
+        with pytest.raises(CommitFailed):
+            ledger.commit(reserving(small_proposal(1), clock()), clock())
+    ledger.reseal()
+    ledger.checkpoint(rotate=False)
+    ledger.finish_checkpoint(late)
+    crash(ledger)
+    with open_ledger(directory, clock) as again:
+        assert ids(again.state) == []
+        assert again.checkpoint_generation == late[0].generation
+
+
+def test_a_disk_that_refuses_a_reseal_is_left_as_it_was(
+    ledger: Ledger, directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.commit(reserving(small_proposal(1), clock()), clock())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing_flush())
+        with pytest.raises(CommitFailed):
+            ledger.commit(reserving(small_proposal(2), clock()), clock())
+    ledger.prepare_segment()
+    for call in ("rename", "fsync", "pwrite"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing_flush())
+            with pytest.raises(CommitFailed):
+                ledger.reseal()
+        assert has_failed(ledger)
+        assert [path for path in directory.iterdir() if path.suffix == ".tmp"] == []
+    with pytest.raises(CommitFailed, match="nothing more"):
+        ledger.begin_checkpoint(rotate=True)
+    ledger.reseal()
+    ledger.commit(reserving(small_proposal(4), clock()), clock())
+    crash(ledger)
+    with open_ledger(directory, clock) as again:
+        assert ids(again.state) == [1, 4]
 
 
 def test_what_was_not_done_does_not_come_back_after_a_clean_stop(
