@@ -59,7 +59,7 @@ class Reconciler:
         now = self._parts.clock()
         self._notice_gap(now)
         if self._parts.ledger.failed:
-            self._parts.ledger.reseal()
+            await self._parts.committer.reseal()
             _log.warning("the ledger takes commits again")
         facts, node = self._parts.observer.observe()
         await self._parts.committer.submit(partial(transitions.observe_node, node=node))
