@@ -238,9 +238,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.finish_checkpoint(begun)
         assert self.ledger.checkpoint_generation <= self.model.generation
 
-    @rule(op=anything)
-    def fail_a_flush(self, op: Op) -> None:
-        """What was in flight is not done, and after a reseal the ledger goes on."""
+    @rule(op=anything, rotate=st.booleans(), late=st.booleans())
+    def fail_a_flush(self, op: Op, rotate: bool, late: bool) -> None:
+        """What was in flight is not done, and after a reseal the ledger goes on.
+
+        A *late* checkpoint began before and ends after the one that follows the reseal.
+        """
+        begun = self.ledger.begin_checkpoint(rotate=rotate) if late else None
         operations, outcomes = self.expect(self.model.copy(), [op])
         batch = self.ledger.stage(operations, self.now)
         try:
@@ -252,6 +256,9 @@ class LedgerMachine(RuleBasedStateMachine):
             assert not outcomes[0][1]
         if self.ledger.failed:
             self.ledger.reseal()
+        if begun is not None:
+            self.ledger.checkpoint(rotate=False)
+            self.ledger.finish_checkpoint(begun)
 
     @precondition(lambda self: self.age > 4)
     @rule(reboot=st.booleans(), clean=st.booleans(), times=st.sampled_from([1, 1, 1, 2]))
