@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from axern.daemon.runs import RunExit, RunStore
 from axern.errors import HostError
 from axern.host import process
 from ledger import transitions
+from ledger.errors import CommitFailed
 from ledger.reservation import CgroupIdentity, ProcessIdentity
 from ledger.tables import BEATS, REQUESTS
 from ledger.testing import small_node
@@ -455,6 +457,25 @@ def test_a_host_that_cannot_be_read_is_tried_again(tmp_path: Path, error: Except
         assert rig.observer.trouble == []
 
     play(tmp_path, scenario, facts_every="1ms")
+
+
+def test_a_tick_gets_the_ledger_going_when_its_disk_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        reconciler = await begin(rig)
+        with monkeypatch.context() as patch:
+            for call in ("fdatasync", "fsync"):
+                patch.setattr(os, call, Mock(side_effect=OSError(5, "Input/output error")))
+            status, answer = await rig.ask("POST", "/v2/reservations", {"requests": SMALL})
+            assert (status, answer["error"]["code"]) == (503, "busy")
+            with pytest.raises(CommitFailed, match="still refuses"):
+                await reconciler.tick()
+        rig.parts.committer._reseal_after_s = 0.0  # the pause is over
+        await reconciler.tick()
+        assert not rig.ledger.failed
+
+    play(tmp_path, scenario)
 
 
 def test_a_new_daemon_gives_every_owner_a_window(
