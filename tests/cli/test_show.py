@@ -123,6 +123,26 @@ def test_runs(axern: Axern) -> None:
     assert b"exit code:        0" in axern.run("run", "get", run["id"][:4]).stdout
 
 
+def test_the_run_of_somebody_else_is_shown_without_its_command(
+    axern: Axern, fake: FakeDaemon
+) -> None:
+    run_id = axern.run("run", "-d", "--", "echo", "x").stdout.decode().strip()
+    fake.runs[run_id].view |= {"command": None, "message": None}
+    listed = axern.run("run", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert listed.stdout.decode().splitlines()[1].split()[-1] == "-"
+    shown = axern.run("run", "get", run_id[:8])
+    assert shown.returncode == 0, shown.stderr
+    assert b"command:          -\n" in shown.stdout
+
+
+def test_a_run_names_its_template(axern: Axern, fake: FakeDaemon) -> None:
+    run_id = axern.run("run", "-d", "--rootfs-readonly", "true").stdout.decode().strip()
+    fake.runs[run_id].view["rootfs"] = "/t/busybox"
+    shown = axern.run("run", "get", run_id[:8]).stdout.decode()
+    assert "root file system: template busybox (read-only)\n" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "code", "exit_code"),
     [

@@ -172,12 +172,13 @@ def logs(where: Where, run_id: str, offset: int, *, following: bool) -> None:
         raise
 
 
-def _words(command: list[str]) -> str:
+def _words(command: list[str] | None) -> str | None:
+    """Return *command* as a shell would take it; the daemon keeps other users' commands secret."""
     import shlex
 
-    return shlex.join(command)
+    return None if command is None else shlex.join(command)
 
 
 def _root(run: Json) -> str:
-    source = run.get("rootfs") or run.get("template") or ABSENT
-    return f"{source} (read-only)" if run["rootfs_readonly"] else str(source)
+    source = f"template {run['template']}" if run["template"] else run["rootfs"] or ABSENT
+    return f"{source} (read-only)" if run["rootfs_readonly"] else source
