@@ -1,6 +1,7 @@
 """`python -m ledger`: what it prints, what it finds, and its exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,32 @@ def test_a_dump_is_the_present_state(directory: Path, capsys: pytest.CaptureFixt
     assert document["tables"]["reservations"][f"{5:032x}"]["owner"]["name"] == "lease-5"
 
 
+@pytest.mark.parametrize("command", ["dump", "check"])
+def test_a_reader_that_leaves_is_no_damage(directory: Path, command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    argv = [sys.executable, "-m", "ledger", command, str(directory)]
+    done = subprocess.run(argv, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_no_reader_that_left(directory: Path) -> None:
+    argv = [sys.executable, "-m", "ledger", "dump", str(directory)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"ledger: the output could not be written: No space left on device\n"
+
+
+def test_one_reservation_is_not_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger.open(tmp_path / "ledger", CLOCK()) as ledger:
+        ledger.commit(observing(small_node()), CLOCK())
+        ledger.commit(reserving(small_proposal(1), CLOCK()), CLOCK())
+    assert main(["check", str(tmp_path / "ledger")]) == 0
+    assert capsys.readouterr().out.endswith(", 1 reservation\n")
+
+
 def test_it_runs_alone_without_axern_and_without_writing(directory: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     code = (
@@ -78,7 +105,8 @@ def test_damage_is_named_with_its_place(
         captured = capsys.readouterr()
         assert captured.out == ""
         assert f"{path}, offset 0: " in captured.err
-        assert "hint: look at it with: python -m ledger check" in captured.err
+        hinted = "hint: look at it with: python -m ledger check" in captured.err
+        assert hinted == (command == "dump")  # nothing hints at itself
 
 
 def test_no_ledger_and_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
