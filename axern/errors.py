@@ -66,7 +66,7 @@ class NotProvedGone(HostError):
         super().__init__(
             f"sandbox {sandbox_id} is not proved gone: {'; '.join(leftovers)}",
             syscall="bury",
-            hint="it stays charged and is tried again; see `axern node doctor`",
+            hint="it stays charged and is tried again; look at it with: axern reservations",
         )
         self.sandbox_id = sandbox_id
         self.leftovers = tuple(leftovers)

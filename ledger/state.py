@@ -208,10 +208,7 @@ class State:
         """
         row = self.row(tables.NAMESPACES, name)
         if row is None:
-            raise NotFound(
-                f"no namespace is named {name!r}",
-                hint=f"create it with: axern namespace create {name}",
-            )
+            raise NotFound(f"no namespace is named {name!r}")
         return cast("Namespace", row)
 
     def claim_of(self, namespace: str) -> Claim | None:

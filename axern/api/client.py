@@ -289,7 +289,7 @@ class Client:
                 raise InvalidArgument(f"{self._path}: {error}") from error
             raise DaemonUnreachable(
                 f"no daemon answers at {self._path}: {error.strerror or error}",
-                hint="start it, for example with: systemctl start axernd",
+                hint="start it: axernd --config PATH",
             ) from error
         self._socket = connection
         return connection
@@ -347,7 +347,7 @@ class Client:
 
     def _lost(self, what: str) -> ConnectionLost:
         return ConnectionLost(
-            f"the daemon at {self._path} {what}", hint="see its log: journalctl -u axernd"
+            f"the daemon at {self._path} {what}", hint="see its log: the standard error of axernd"
         )
 
 

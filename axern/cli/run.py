@@ -57,8 +57,9 @@ def _fail(ctx: Any, message: str) -> NoReturn:
 
 app = group(
     "run a command in a sandbox, or look after runs\n\n"
-    "Exits with the command's own code; 125: axern failed (with -o json the error is on standard "
-    "output as well), 126: the program can't be executed, 127: it was not found, 130: interrupted.",
+    "Exits with the command's own code; 125: a failure of our own (with -o json it is on "
+    "standard output as well), 126: the program can't be executed, 127: it was not found, "
+    "130: interrupted.",
     "axern run --request-memory 512MiB -- sh -c 'echo hello'",
     cls=RunGroup,
     subcommand_metavar="-- COMMAND… | SUBCOMMAND",
