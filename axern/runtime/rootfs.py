@@ -30,6 +30,8 @@ _TRAVERSE_MODE = 0o710
 _DETACH_TIMEOUT_S = 10
 _MAGIC_BYTES = 256
 """BINPRM_BUF_SIZE of include/uapi/linux/binfmts.h: what the kernel looks at to choose a format."""
+_PATH_PARTS = 64
+"""How many folders of PATH are searched: usual are ten, and one request may name 65 000."""
 _INTERPRETER_DEPTH = 4
 """How many interpreters the kernel follows; fs/exec.c, exec_binprm."""
 
@@ -156,8 +158,14 @@ def check_program(spec: SandboxSpec, paths: SandboxPaths) -> None:
                 f"the working directory {spec.cwd} is not in the root file system"
             ) from err
         found_unusable = False
-        for candidate in _candidates(program, spec.cwd, spec.search_path):
-            verdict = _is_executable(root_fd, candidate)
+        for folder in _folders_to_search(program, spec.search_path):
+            candidate = os.path.join(spec.cwd, folder, program)
+            try:
+                verdict = _is_executable(root_fd, candidate)
+            except OSError:
+                break  # such as a name too long: here runsc would end its search
+            if verdict and not os.path.isabs(folder or "/"):
+                raise ProgramNotExecutable(program, "was found by a relative part of PATH")
             if verdict:
                 _check_format(root_fd, spec, candidate, _INTERPRETER_DEPTH)
                 return
@@ -167,17 +175,26 @@ def check_program(spec: SandboxSpec, paths: SandboxPaths) -> None:
     raise ProgramNotFound(program, "not found in the root file system")
 
 
-def _candidates(program: str, cwd: str, search_path: str) -> list[str]:
+def _folders_to_search(program: str, search_path: str) -> list[str]:
+    """Return the parts of *search_path*, an empty one as `.`; one of "" if it is not searched.
+
+    A hit in a relative part is refused: runc would refuse it too, and runsc would pass it over.
+    """
     if "/" in program:
-        return [os.path.join(cwd, program)]
-    return [os.path.join(cwd, folder or ".", program) for folder in search_path.split(":")]
+        return [""]
+    parts = search_path.split(":", _PATH_PARTS)[:_PATH_PARTS]
+    return [part or "." for part in parts]
 
 
 def _is_executable(root_fd: int, path: str) -> bool | None:
-    """Say whether *path* inside the root is a file with an x bit; None if it is not there."""
+    """Say whether *path* inside the root is a file with an x bit; None if it is not there.
+
+    Raises:
+        OSError: Nothing can be there, such as below a file.
+    """
     try:
         fd = _open_inside(root_fd, path, os.O_PATH)
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         return None
     with _opened(fd):
         mode = os.fstat(fd).st_mode
@@ -198,7 +215,11 @@ def _check_format(root_fd: int, spec: SandboxSpec, path: str, depth: int) -> Non
     if not words or not depth:
         raise ProgramNotExecutable(program, "is no program and names no interpreter")
     interpreter = os.path.join(spec.cwd, os.fsdecode(words[0]))
-    match _is_executable(root_fd, interpreter):
+    try:
+        usable = _is_executable(root_fd, interpreter)
+    except OSError:
+        usable = None
+    match usable:
         case None:
             raise ProgramNotFound(program, f"its interpreter {interpreter} was not found")
         case False:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from axern.errors import HostError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
+from axern.errors import (
+    HostError,
+    ProgramError,
+    ProgramNotExecutable,
+    ProgramNotFound,
+    RootfsRefused,
+)
 from axern.host import idmap
 from axern.runtime import launch, rootfs, teardown
 from tests.host.conftest import Lab, digest_tree, wait_until
@@ -91,6 +98,50 @@ def test_a_missing_program_is_127(lab: Lab, runtime: str, program: str) -> None:
     with pytest.raises(ProgramNotFound) as caught:
         lab.launch(lab.spec(runtime, program))
     assert caught.value.exit_code == 127
+
+
+ODD_PATHS = {
+    "relative": ("bin", "/", 126),
+    "relative first": ("bin:/bin", "/", 126),
+    "relative and not there": ("nowhere:/bin", "/", 0),
+    "relative behind": ("/bin:bin", "/", 0),
+    "nothing": ("", "/", 127),
+    "nothing, from where it is": ("", "/bin", 126),
+    "empty first": (":/bin", "/bin", 126),
+    "empty last": ("/bin:", "/bin", 0),
+    "newlines": ("\n:/a\nb:/bin", "/", 0),
+    "only a newline": ("\n", "/", 127),
+    "parent of the root": ("/../bin", "/", 0),
+    "too many": ("/nowhere:" * 64 + "/bin", "/", 127),
+    "a component too long": (f"/{'x' * 256}:/bin", "/", 127),
+    "too long": (f"{'/x' * 2_048}:/bin", "/", 127),
+    "a file": ("/etc/passwd:/bin", "/", 127),
+    "behind the hit": (f"/bin:/{'x' * 256}", "/", 0),
+}
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_an_odd_path_means_the_same_to_both(lab: Lab, runtime: str, name: str) -> None:
+    search_path, cwd, code = ODD_PATHS[name]
+    spec = lab.spec(runtime, "echo", "found", env=(("PATH", search_path),), cwd=cwd)
+    if code:
+        with pytest.raises(ProgramError) as caught:
+            lab.launch(spec)
+        assert caught.value.exit_code == code
+    else:
+        assert lab.run(spec).stdout == b"found\n"
+
+
+@pytest.mark.parametrize("program", ["x" * 256, "x" * 128 * 1024, "/x" * 2_048])
+def test_a_name_that_no_file_can_have_is_127_at_once(lab: Lab, program: str) -> None:
+    spec = lab.spec("runc", program, env=(("PATH", ":".join("a" * 60_000)),))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProgramNotFound):
+            lab.launch(spec)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024**2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
