@@ -264,6 +264,11 @@ def renew(view: State, reservation_id: str, ttl_ms: int, now: Now) -> Change:
     return _advance(view, reservation_id, "renew", expires_boottime_ms=deadline)
 
 
+def replace_token(view: State, reservation_id: str, token_sha256: str, by: str) -> Change:
+    """Let another token stand for the owner; the one before it is worth nothing from now on."""
+    return _advance(view, reservation_id, "replace-token", by=by, token_sha256=token_sha256)
+
+
 def observe_node(view: State, node: Node) -> Change:
     """Post what the node can promise; a change of nothing is no change.
 

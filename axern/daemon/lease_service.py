@@ -25,7 +25,9 @@ class LeaseService:
         self._parts = parts
 
     async def reserve(self, body: ReserveRequest, peer: Peer) -> Json:
-        """Hold resources for an external owner; the answer has the lease's token, once.
+        """Hold resources for an external owner; the answer has the lease's token.
+
+        A retry of the same user gets the same lease with a new token: it never saw the one before.
 
         Raises:
             AdmissionRefused: It does not fit.
@@ -58,9 +60,16 @@ class LeaseService:
                 token_sha256=sha256_of(token),
             )
         )
+        if reservation.token_sha256 != sha256_of(token):
+            operation = partial(
+                transitions.replace_token,
+                reservation_id=reservation.id,
+                token_sha256=sha256_of(token),
+                by=f"uid:{peer.uid}",
+            )
+            reservation = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.beat(reservation.id, self._parts.clock())
-        made = reservation.token_sha256 == sha256_of(token)
-        return {"reservation": self._parts.view(reservation), "token": token if made else None}
+        return {"reservation": self._parts.view(reservation), "token": token}
 
     async def heartbeat(self, reservation_id: str, body: HeartbeatRequest) -> Json:
         """Note that a lease's owner lives, and renew its deadline where asked.

@@ -124,12 +124,14 @@ def test_the_life_of_a_lease(lab: DaemonLab) -> None:
     assert answer == (404, "not_found")
 
 
-def test_a_retry_is_the_same_lease_and_tells_no_token(lab: DaemonLab) -> None:
+def test_a_retry_is_the_same_lease_with_a_new_token(lab: DaemonLab) -> None:
     request_id = secrets.token_hex(4)
     first = lease(lab, request_id=request_id)
     again = lease(lab, request_id=request_id)
     assert again["reservation"]["id"] == first["reservation"]["id"]
-    assert (first["token"] is None, again["token"]) == (False, None)
+    beat = f"/v2/reservations/{first['reservation']['id']}/heartbeat"
+    assert lab.request("POST", beat, {"token": again["token"]})
+    assert refused(lab, "POST", beat, {"token": first["token"]}) == (403, "permission_denied")
     assert len(lab.reservations()) == 1
     other = {"requests": SMALL, "request_id": request_id, "name": "other"}
     assert refused(lab, "POST", "/v2/reservations", other) == (409, "request_id_conflict")

@@ -260,6 +260,17 @@ def test_beats_of_the_living_are_written_and_end_with_them() -> None:
     assert transitions.persist_beats(state, {"r": 7}).puts == ()
 
 
+def test_a_replaced_token_is_all_that_changes() -> None:
+    state = one()
+    before = entry(state, "r")
+    done = transitions.replace_token(state, "r", "bb" * 32, "uid:1000")
+    assert done.by == "uid:1000"
+    do(state, done)
+    assert entry(state, "r") == replace(before, token_sha256="bb" * 32)
+    with pytest.raises(NotFound):
+        transitions.replace_token(state, "nobody", "bb" * 32, "uid:1000")
+
+
 def test_a_reboot_carries_every_deadline_over() -> None:
     state = one(ttl_ms=10_000, max_lifetime_ms=60_000, request_id="q")
     add_namespace(state, "team")
