@@ -14,6 +14,7 @@ from ledger.errors import CODES
 from ledger.reservation import LANES
 from ledger.resources import BY_NAME, DIMENSIONS, Resources, dimension_of, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
+from ledger.units import format_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -340,13 +341,15 @@ def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[
 
 
 def _words(shortfall: Shortfall) -> str:
+    """Return *shortfall* for people: what is asked for is rounded up, what there is down."""
     dimension = BY_NAME.get(shortfall.dimension)
     label = dimension.label if dimension else shortfall.dimension
-    text = dimension.format if dimension else str
+    exact = dimension.format if dimension else str
     return (
-        f"{shortfall.gate} {label}: requested {text(shortfall.requested)}, "
-        f"committed {text(shortfall.committed)} of {text(shortfall.limit)}, "
-        f"short by {text(shortfall.short_by)}"
+        f"{shortfall.gate} {label}: requested {format_short(shortfall.requested, exact, up=True)}, "
+        f"committed {format_short(shortfall.committed, exact)} "
+        f"of {format_short(shortfall.limit, exact)}, "
+        f"short by {format_short(shortfall.short_by, exact, up=True)}"
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
 from ledger.resources import BY_NAME, DIMENSIONS, OptionalResources, Resources
-from ledger.units import format_bytes
+from ledger.units import format_bytes, format_short
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ def _storage(
     if request or limit:
         raise InvalidArgument(
             "a read-only root writes nothing, so it takes no ephemeral storage: "
-            f"request {format_bytes(request or 0)}, limit {format_bytes(limit or 0)}",
+            f"request {format_short(request or 0, format_bytes, up=True)}, "
+            f"limit {format_short(limit or 0, format_bytes)}",
             hint="leave out the ephemeral-storage flags or --rootfs-readonly",
         )
     return 0, None
@@ -156,13 +157,14 @@ def _check(resolved: ResolvedSpec, runtime: str) -> None:
             smallest = SMALLEST_RUNSC_MEMORY_LIMIT_BYTES
         if limit < smallest:
             raise InvalidArgument(
-                f"limits.{name}: {dimension.format(limit)} is below the smallest limit, "
+                f"limits.{name}: {format_short(limit, dimension.format)} is below the smallest limit, "
                 f"{dimension.format(smallest)}",
                 hint=f"use --limit-{dimension.flag} {dimension.format(smallest)} or more",
             )
         if request > limit:
             raise InvalidArgument(
                 f"requests.{name} must be at most limits.{name}: "
-                f"request {dimension.format(request)}, limit {dimension.format(limit)}",
+                f"request {format_short(request, dimension.format, up=True)}, "
+                f"limit {format_short(limit, dimension.format)}",
                 hint=f"raise --limit-{dimension.flag} or lower --request-{dimension.flag}",
             )

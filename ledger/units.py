@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ledger.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_INTEGER = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""
@@ -20,6 +23,8 @@ MAX_CPU_MILLI = 1_000_000
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", re.ASCII)
 _QUANTITY = re.compile(rf"({_NUMBER.pattern}) *([A-Za-z]*)", re.ASCII)
 _LONGEST_TEXT = 64
+_LONGEST_EXACT = 9
+"""Longest exact amount that a sentence or a table shows; a longer one is cut to two decimals."""
 
 _BYTE_UNITS = {
     "": 1,
@@ -107,6 +112,22 @@ def format_bytes(amount: int) -> str:
         if amount and amount % factor == 0:
             return f"{amount // factor}{name}"
     return f"{amount}B"
+
+
+def format_short(amount: int, exact: Callable[[int], str], *, up: bool = False) -> str:
+    """Return *amount* for people: as *exact* has it where that is short, else as `22.36GiB`.
+
+    Args:
+        amount: Of whatever *exact* formats; only bytes grow too long to be read.
+        exact: The formatter of the amount's dimension.
+        up: Round up, as for what is asked for or lacking; else down, as for what there is.
+    """
+    text = exact(amount)
+    if len(text) <= _LONGEST_EXACT or exact is not format_bytes:
+        return text
+    name, factor = next((row for row in _BINARY_NAMES if amount >= row[1]), ("B", 1))
+    hundredths = -(-amount * 100 // factor) if up else amount * 100 // factor
+    return f"{hundredths // 100}.{hundredths % 100:02}{name}"
 
 
 def parse_ratio(text: str, field: str = "ratio") -> Fraction:

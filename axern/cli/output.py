@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.errors import CODES, AxernError
 from ledger.resources import BY_NAME
-from ledger.units import format_bytes
+from ledger.units import format_short
 
 if TYPE_CHECKING:
     from ledger.resources import Dimension
@@ -26,8 +26,6 @@ SHORT_ID = 12
 _GAP = "  "
 _REFUSALS = (3, 4)
 """Exit codes of a decision by admission, as opposed to a failure."""
-_EXACT_WIDTH = 9
-"""Longest exact amount that a table shows; a longer one is cut to two decimals."""
 
 
 class OutputClosed(Exception):
@@ -100,16 +98,7 @@ def put_ndjson(rows: Iterable[object]) -> None:
 
 def amount(dimension: Dimension, value: int | None) -> str:
     """Return *value* as a table shows it: exact where that is short, else rounded down."""
-    if value is None:
-        return ABSENT
-    text = dimension.format(value)
-    if len(text) <= _EXACT_WIDTH or dimension.format is not format_bytes:
-        return text
-    for unit, factor in (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024)):
-        if value >= factor:
-            hundredths = value * 100 // factor
-            return f"{hundredths // 100}.{hundredths % 100:02}{unit}"
-    return text
+    return ABSENT if value is None else format_short(value, dimension.format)
 
 
 def amounts(values: Mapping[str, int | None]) -> str:

@@ -432,3 +432,12 @@ def test_the_answer_names_what_it_was_decided_on() -> None:
     assert decision.message == (
         "node CPU capacity exhausted: node CPU: requested 5, committed 0 of 4, short by 1"
     )
+
+
+def test_a_refusal_in_bytes_can_be_read() -> None:
+    state = host_state(node(replace(HOST, memory_bytes=24_012_688_589)))
+    decision = refusal(decide(state, ask(memory=100 * 1024 * GIB + 1)))
+    assert decision.shortfalls[0].limit == 24_012_688_589
+    assert decision.message.endswith(
+        "node memory: requested 100.01TiB, committed 0B of 22.36GiB, short by 99.98TiB"
+    )

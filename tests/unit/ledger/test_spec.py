@@ -71,6 +71,9 @@ def test_a_request_over_its_limit_names_both() -> None:
         resolved(OptionalResources(cpu_milli=2000), OptionalResources(cpu_milli=1000))
     with pytest.raises(InvalidArgument, match=r"requests\.memory_bytes .*2GiB.*1GiB"):
         resolved(OptionalResources(memory_bytes=2 * GIB), OptionalResources(memory_bytes=GIB))
+    over = OptionalResources(memory_bytes=2 * GIB + 1), OptionalResources(memory_bytes=2 * GIB - 1)
+    with pytest.raises(InvalidArgument, match=r"request 2\.01GiB, limit 1\.99GiB$"):
+        resolved(*over)
 
 
 @pytest.mark.parametrize("amount", [0, -1, -(2**60)])

@@ -149,3 +149,23 @@ def test_a_long_text_is_cut_in_the_message() -> None:
     with pytest.raises(InvalidArgument) as caught:
         units.parse_bytes("9" * 10_000)
     assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("amount", "down", "up"),
+    [
+        (0, "0B", "0B"),
+        (1023, "1023B", "1023B"),
+        (4 * 1024**3, "4GiB", "4GiB"),
+        (24_012_688_589, "22.36GiB", "22.37GiB"),
+        (4 * 1024**3 - 1, "3.99GiB", "4.00GiB"),
+        (1024**4 + 1, "1.00TiB", "1.01TiB"),
+    ],
+)
+def test_what_is_too_long_to_read_is_rounded(amount: int, down: str, up: str) -> None:
+    assert units.format_short(amount, units.format_bytes) == down
+    assert units.format_short(amount, units.format_bytes, up=True) == up
+
+
+def test_only_bytes_are_rounded() -> None:
+    assert units.format_short(10_000_000_001, str) == "10000000001"
