@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -155,6 +156,10 @@ def listen(path: str, group_id: int | None) -> socket.socket:
 
 def _listen(path: str, group_id: int | None) -> socket.socket:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    if _is_served(path):
+        raise InvalidArgument(
+            f"socket {path}: somebody serves on it already", hint="give this daemon another one"
+        )
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     private = f"{path}.{secrets.token_hex(4)}"
     previous_mask = os.umask(0o177)
@@ -169,6 +174,11 @@ def _listen(path: str, group_id: int | None) -> socket.socket:
     listener.settimeout(0)
     os.rename(private, path)
     return listener
+
+
+def _is_served(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        return probe.connect_ex(path) in (0, errno.EAGAIN)
 
 
 class _Application:

@@ -119,8 +119,9 @@ class Course:
                     return _stopped(life)
                 await self.crew.launch(launcher.start, *call)
             except (AxernError, OSError) as error:
-                # The message may quote the command line, which belongs in no log.
-                _log.warning("sandbox %s: not started: %s", spec.id, type(error).__name__)
+                # What a runtime says may quote the command line, which belongs in no log.
+                why = error if isinstance(error, HostError) else type(error).__name__
+                _log.warning("sandbox %s: not started: %s", spec.id, why)
                 return launcher.outcome_of(error)
         await self._running(life, created)
         return None
@@ -268,7 +269,9 @@ class Course:
             exit_code=outcome.exit_code,
             cli_exit_code=outcome.cli_exit_code,
             started_wall_ms=reservation.started_wall_ms,
-            finished_wall_ms=outcome.finished_wall_ms or wall_ms(),
+            finished_wall_ms=max(
+                outcome.finished_wall_ms or wall_ms(), reservation.started_wall_ms or 0
+            ),
             diagnostic_code=outcome.diagnostic_code,
             message=outcome.message,
         )

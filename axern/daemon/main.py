@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import axern
 from axern import config
 from axern.api import server
+from axern.daemon import instance
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
 from axern.daemon.observer import Observer, read_now
@@ -131,10 +132,12 @@ def _program(name: str, configured: str) -> str:
 async def _serve(settings: Settings) -> int:
     layout = layout_of(settings)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
-    ledger = Ledger.open(
-        settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
-    )
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(instance.sole_user_of(settings.run_dir))
+        instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
+        ledger = Ledger.open(
+            settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
+        )
         stack.callback(ledger.close)
         layout.prepare()
         with contextlib.suppress(HostError):

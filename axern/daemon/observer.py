@@ -12,6 +12,8 @@ from ledger.facts import Facts
 from ledger.resources import Resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from axern.runtime.layout import Layout
     from axern.settings import Settings
     from ledger.tables import Node
@@ -106,12 +108,22 @@ class Observer:
             )
             runtimes.append(Capability(f"runtime/{name}", not missing, message))
         why = (
-            "cgroup_enforcement is disabled_dev: nothing is enforced"
+            "cgroup_enforcement is disabled_dev, which enforces nothing"
             if self._settings.cgroup_enforcement == "disabled_dev"
-            else "this version can't prove it on this host"
+            else "this version can't prove it, and cgroup_enforcement is required"
         )
         limits = (*LIMIT_CAPABILITIES.values(), PIDS_CAPABILITY)
-        return (*runtimes, *(Capability(key, present=False, message=why) for key in limits))
+        return (
+            *runtimes,
+            *(Capability(key, present=False, message=why) for key in limits),
+            Capability("gpu", present=False, message="this version finds no GPU"),
+        )
+
+
+def explain(capabilities: Iterable[Capability], reason: str) -> str:
+    """Return a reason of a refusal with what was found out about the capability it names."""
+    found = {f"capability {item.key} is absent": item.message for item in capabilities}
+    return f"{reason}: {found[reason]}" if reason in found else reason
 
 
 def _reserve(configured: int | None, capacity: int, least: int) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from axern.api.views import reservation_view
+from axern.daemon.observer import explain
 from ledger import transitions
 from ledger.admission import AdmissionPolicy
-from ledger.errors import InvalidArgument, NotFound, PermissionDenied
+from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import LivenessPolicy, Reservation, liveness
 from ledger.spec import Defaults
 
@@ -85,7 +86,19 @@ class Parts:
                 settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
             ),
         )
-        return cast("Reservation", await self.committer.submit(operation))
+        try:
+            return cast("Reservation", await self.committer.submit(operation))
+        except AdmissionRefused as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: AdmissionRefused) -> AdmissionRefused:
+        """Return the same refusal, each absent capability with what the observer knows of it."""
+        refusal = error.refusal
+        if not refusal.reasons:
+            return error
+        capabilities = self.observer.capabilities
+        reasons = tuple(explain(capabilities, reason) for reason in refusal.reasons)
+        return AdmissionRefused(replace(refusal, reasons=reasons, message="; ".join(reasons)))
 
     def view(self, reservation: Reservation) -> Json:
         """Return the JSON object of *reservation* with its liveness of now."""

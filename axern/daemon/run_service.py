@@ -118,6 +118,7 @@ class RunService:
                     "a root file system of your own is for root only",
                     hint="use --template; axern template list shows what there is",
                 )
+            self._require_apart(body.rootfs)
             if not os.path.isdir(body.rootfs):
                 raise InvalidArgument(f"rootfs: {body.rootfs} is not a directory on this host")
             return body.rootfs, None
@@ -128,6 +129,18 @@ class RunService:
                 f"template: there is none named {name!r}", hint="axern template list shows all"
             )
         return found.rootfs, name
+
+    def _require_apart(self, rootfs: str) -> None:
+        """Refuse a root that holds Axern's own folders, or lies in those of its sandboxes."""
+        root = os.path.realpath(rootfs)
+        settings, layout = self._parts.settings, self._parts.layout
+        around = [own for own in (settings.state_dir, settings.run_dir) if _is_below(own, root)]
+        inside = [own for own in (layout.sandboxes, layout.filestore) if _is_below(root, own)]
+        if around or inside:
+            raise InvalidArgument(
+                f"rootfs: {rootfs} and {(around + inside)[0]} lie in each other",
+                hint="give a folder that was made to be a root file system",
+            )
 
     def _requires(
         self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str
@@ -228,9 +241,35 @@ class RunService:
 
     def _spec(self, run_id: str) -> RunSpec:
         spec = self._parts.runs.spec(run_id)
+        row = None if spec else self._parts.ledger.state.find_reservation(run_id)
+        if row is not None and row.is_sandbox:
+            spec = _what_the_ledger_knows(row)
         if spec is None:
             raise NotFound(f"no run has the id {run_id}", hint="list them with: axern run list")
         return spec
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
+
+
+def _what_the_ledger_knows(row: Reservation) -> RunSpec:
+    """Return the spec of a run whose folder is lost, so that it can still be seen and ended."""
+    return RunSpec(
+        id=row.id,
+        namespace=row.namespace,
+        uid=row.owner.uid,
+        command=(),
+        env={},
+        cwd="/",
+        rootfs="",
+        rootfs_readonly=row.limits.ephemeral_storage_bytes is None,
+        runtime_class=row.runtime or "",
+        requests=resources_view(row.requests),
+        limits=resources_view(row.limits),
+        enforced=row.enforced,
+        created_wall_ms=row.created_wall_ms,
+    )
 
 
 def _run_view(

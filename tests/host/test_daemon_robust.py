@@ -140,3 +140,69 @@ def test_no_bytes_end_the_daemon(lab: DaemonLab) -> None:
             assert connection.recv(12) == b"HTTP/1.1 400"
     assert lab.request("GET", "/v2/health")["status"] == "ok"
     assert "Traceback" not in lab.log()
+
+
+def test_a_run_folder_has_one_daemon() -> None:
+    with daemon_lab() as lab:
+        first = lab.start()
+        with open(lab.config_path, encoding="utf-8") as file:
+            good = file.read()
+        with open(lab.config_path, "w", encoding="utf-8") as file:
+            file.write(good.replace("/state", "/other"))
+        assert lab.spawn().wait(60) == 75
+        assert f"used by another axernd, process {first.pid}" in lab.log()
+        with open(lab.config_path, "w", encoding="utf-8") as file:
+            file.write(good)
+        assert lab.request("GET", "/v2/health")["status"] == "ok"
+
+
+def test_a_served_socket_is_not_taken() -> None:
+    with daemon_lab() as lab, daemon_lab(socket=lab.socket) as thief:
+        lab.start()
+        assert thief.spawn().wait(60) == 78
+        assert "somebody serves on it" in thief.log()
+        assert lab.request("GET", "/v2/health")["status"] == "ok"
+        with open(thief.config_path, encoding="utf-8") as file:
+            lines = [line for line in file if not line.startswith("socket")]
+        with open(thief.config_path, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+
+
+def test_a_lost_ledger_is_damage_and_no_beginning() -> None:
+    with daemon_lab() as lab:
+        daemon = lab.start()
+        run_id = lab.detach("runc", "sleep", "100")
+        lab.wait_status(run_id, "running")
+        lab.stop(daemon)
+        folder = f"{lab.layout.state_dir}/ledger"
+        os.rename(folder, f"{folder}.away")
+        assert lab.spawn().wait(60) == 7
+        assert "there is no ledger in" in lab.log()
+        os.rename(f"{folder}.away", folder)
+        lab.start()
+        assert lab.run(run_id)["status"] == "running"
+
+
+def test_a_run_without_its_folder_can_be_seen_and_ended() -> None:
+    with daemon_lab() as lab:
+        lab.start()
+        run_id = lab.detach("runc", "sleep", "100")
+        lab.wait_status(run_id, "running")
+        os.rename(f"{lab.layout.runs}/{run_id}", f"{lab.base}/away")
+        assert lab.run(run_id)["status"] == "running"
+        assert lab.axern("run", "cancel", run_id, "--grace", "0s").returncode == 0
+        lab.wait_empty()
+
+
+def test_a_root_that_holds_the_daemon_is_refused(lab: DaemonLab) -> None:
+    for rootfs in ("/", lab.base, lab.layout.sandboxes):
+        done = lab.axern("run", "--rootfs", rootfs, "--", "true")
+        assert done.returncode == 125
+        assert b"lie in each other" in done.stderr
+
+
+def test_a_refusal_says_why_a_capability_is_absent(lab: DaemonLab) -> None:
+    done = lab.axern("run", "--limit-memory", "64MiB", "--", "true")
+    assert b"limit/memory is absent: cgroup_enforcement is disabled_dev" in done.stderr
+    done = lab.axern("run", "--request-gpu-memory", "1GiB", "--", "true")
+    assert b"gpu is absent: " in done.stderr
