@@ -157,8 +157,8 @@ def _check(resolved: ResolvedSpec, runtime: str) -> None:
             smallest = SMALLEST_RUNSC_MEMORY_LIMIT_BYTES
         if limit < smallest:
             raise InvalidArgument(
-                f"limits.{name}: {format_short(limit, dimension.format)} is below the smallest limit, "
-                f"{dimension.format(smallest)}",
+                f"limits.{name}: {format_short(limit, dimension.format)} is below "
+                f"the smallest limit, {dimension.format(smallest)}",
                 hint=f"use --limit-{dimension.flag} {dimension.format(smallest)} or more",
             )
         if request > limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,9 @@ from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
 from ledger.units import MAX_INTEGER
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 ARGV_ITEMS_LIMIT = 256
 STRING_LIMIT_BYTES = 131_071
 TOTAL_LIMIT_BYTES = 128 * 1024 - 4096
@@ -26,11 +29,44 @@ PATH_LIMIT_BYTES = 4095
 LONGEST_MS = 100 * 365 * 86_400_000
 """A century: a deadline beyond the year 9999 could not be shown any more."""
 DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 _ONE_SLOT = "sandbox_slots"
 _SHOWN_LENGTH = 64
 """How much of a name that the client made up an error repeats."""
+
+_RULES = {
+    "value_error": "{error}",
+    "missing": "it must not be left out",
+    "extra_forbidden": "unknown field {name!r}",
+    "literal_error": "it must be {expected}",
+    "string_pattern_mismatch": "{rule}",
+    "string_too_long": "it must have at most {max_length} characters",
+    "string_type": "it must be a text",
+    "bool_type": "it must be true or false",
+    "list_type": "it must be a list",
+    "dict_type": "it must be an object",
+    "model_type": "it must be an object",
+    "too_short": "it must not be empty",
+    "too_long": "it must have at most {max_length} items",
+    "int_type": "it must be a whole number{unit}",
+    "greater_than_equal": "it must be at least {ge}{unit}",
+    "less_than_equal": "it must be at most {le}{unit}",
+}
+"""Our words for pydantic's types of errors."""
+_PATTERN_RULES = {
+    DNS_LABEL: "it must be 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, "
+    "for example team-a",
+    REQUEST_ID: "it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-', beginning with a "
+    "letter or digit, for example build-42",
+}
+_UNITS = {
+    "ms": " ms, for example 90000",
+    "bytes": " bytes, for example 536870912",
+    "milli": " milli-cores, for example 500",
+}
+"""What the ends of names say about the numbers."""
 
 
 def _no_nul(text: str) -> str:
@@ -75,7 +111,7 @@ Path = Annotated[
     str, Field(max_length=PATH_LIMIT_BYTES), AfterValidator(_no_nul), AfterValidator(_absolute)
 ]
 Label = Annotated[str, Field(pattern=DNS_LABEL)]
-RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
 Milliseconds = Annotated[int, Field(ge=1, le=LONGEST_MS)]
 
 Amounts = create_model(
@@ -165,11 +201,22 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        where = ".".join(str(part)[:_SHOWN_LENGTH] for part in errors[0]["loc"]) or "body"
+        errors = error.errors(include_url=False, include_input=False)
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        message = errors[0]["msg"].removeprefix("Value error, ")
-        raise InvalidArgument(f"{where}: {message}{more}") from None
+        raise InvalidArgument(f"{_told(errors[0])}{more}") from None
+
+
+def _told(error: ErrorDetails) -> str:
+    """Return which field *error* is about, and the rule that it breaks, in our own words."""
+    path = [str(part)[:_SHOWN_LENGTH] for part in error["loc"]] or ["body"]
+    context = error.get("ctx", {})
+    rule = _RULES.get(error["type"], "it is not valid").format(
+        **context,
+        name=path[-1],
+        unit=_UNITS.get(path[-1].rpartition("_")[2], ""),
+        rule=_PATTERN_RULES.get(context.get("pattern", "")),
+    )
+    return f"{'.'.join(path)}: {rule}"
 
 
 def _reference(model: type[Body]) -> dict[str, Any]:

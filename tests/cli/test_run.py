@@ -52,6 +52,25 @@ def test_a_refusal_in_json_is_the_whole_structure(axern: Axern, fake: FakeDaemon
         assert json.loads(done.stdout) == {"error": REFUSAL}
 
 
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("ttl_ms: it must be at least 1 ms", "--ttl: it must be at least 1 ms"),
+        (
+            "requests.memory_bytes must be at most limits.memory_bytes: request 2GiB",
+            "--request-memory must be at most --limit-memory: request 2GiB",
+        ),
+        ("command.1: it must be a text", "command.1: it must be a text"),
+    ],
+)
+def test_fields_are_told_as_flags(axern: Axern, fake: FakeDaemon, message: str, shown: str) -> None:
+    error = {"code": "invalid_argument", "retryable": False, "message": message, "hint": None}
+    fake.refusal = (400, error)
+    done = axern.run("run", "-o", "json", "--", "true")
+    assert json.loads(done.stdout) == {"error": error | {"message": shown}}
+    assert done.stderr.decode() == f"axern: {shown} [invalid_argument]\n"
+
+
 def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
     axern.run(
         *"run --request-cpu 1.5 --limit-cpu 2 --request-memory 512MiB --limit-memory 1GiB".split(),

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost, Event
-from axern.cli.actions.request import query
+from axern.cli.actions.request import in_flags, query
 from axern.cli.output import STDERR, STDOUT, say, write
 from axern.errors import DaemonUnreachable, ProtocolError
-from ledger.errors import CODES, AxernError
+from ledger.errors import CODES, AxernError, InvalidArgument
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -207,6 +207,9 @@ def submit(where: Where, body: Json) -> Json:
                 raise
             patience.wait(error)
         except ApiError as error:
+            if error.code == InvalidArgument.code:
+                told = error.error | {"message": in_flags(error.message)}
+                raise ApiError(error.status, told) from error
             if not may_have_arrived or error.code != "busy":
                 raise
             patience.wait(error)

@@ -85,6 +85,29 @@ def run_body(options: RunOptions) -> dict[str, Any]:
     }
 
 
+_FLAGS = {
+    "namespace": "--namespace",
+    "env": "--env",
+    "cwd": "--cwd",
+    "template": "--template",
+    "rootfs": "--rootfs",
+    "rootfs_readonly": "--rootfs-readonly",
+    "runtime_class": "--runtime-class",
+    "ttl_ms": "--ttl",
+    "request_id": "--request-id",
+}
+"""The fields of the body that a flag fills, beside those of the resources."""
+
+
+def in_flags(message: str) -> str:
+    """Return *message* with the fields of the body that it is about as the flags for them."""
+    field, colon, rule = message.partition(":")
+    text = f"{_FLAGS.get(field, field)}{colon}{rule}"
+    for flag in resource_flags():
+        text = text.replace(f"{flag.side}.{flag.dimension.name}", flag.flag)
+    return text
+
+
 def amounts(texts: Mapping[str, str | None], side: str) -> dict[str, int]:
     """Return the amounts that were given for *side*, by dimension."""
     return {

@@ -133,6 +133,37 @@ def test_what_it_forbids_is_refused_by_name(field: str, fields: dict[str, Any]) 
         run(**fields)
     assert caught.value.message.startswith(f"{field}"), caught.value.message
     assert len(caught.value.message) < 1000
+    for theirs in ("should", "Input", "validation", "permitted", "Value error", "{", "not valid"):
+        assert theirs not in caught.value.message.partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"namespace": "Bad_"},
+            (
+                "namespace: it must be 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, "
+                "for example team-a"
+            ),
+        ),
+        ({"ttl_ms": 0}, "ttl_ms: it must be at least 1 ms, for example 90000"),
+        (
+            {"requests": {"memory_bytes": 2**53}},
+            (
+                "requests.memory_bytes: it must be at most 9007199254740991 bytes, "
+                "for example 536870912"
+            ),
+        ),
+        ({"runtime_class": "kata"}, "runtime_class: it must be 'runsc' or 'runc'"),
+        ({"requests": {"cpu": 1}}, "requests.cpu: unknown field 'cpu'"),
+        ({"cwd": "x"}, "cwd: it must be an absolute path without '..'"),
+    ],
+)
+def test_the_rule_is_told_in_our_words(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        run(**fields)
+    assert caught.value.message == message
 
 
 def test_values_are_not_repeated_in_the_refusal() -> None:
@@ -160,7 +191,7 @@ def test_several_errors_are_counted() -> None:
 
 
 def test_a_command_is_needed() -> None:
-    with pytest.raises(InvalidArgument, match=r"^command: "):
+    with pytest.raises(InvalidArgument, match=r"^command: it must not be left out$"):
         schema.parse(schema.RunRequest, {})
 
 
