@@ -97,10 +97,10 @@ def test_an_explicit_limit_is_refused_where_nothing_is_enforced(served: DaemonLa
     assert done.returncode == 125
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "node_selection_error"
-    assert error["reasons"] == [
-        "capability limit/memory is absent: "
-        "cgroup_enforcement is disabled_dev, which enforces nothing"
-    ]
+    (reason,) = error["reasons"]
+    assert reason.startswith(
+        "capability limit/memory is absent: cgroup_enforcement is disabled_dev"
+    )
 
 
 def test_two_megabytes_of_binary_come_through_apart(served: DaemonLab, runtime: str) -> None:
