@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -17,9 +17,6 @@ from ledger.errors import CODES, InvalidArgument
 from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
 from ledger.units import MAX_INTEGER
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 ARGV_ITEMS_LIMIT = 256
 STRING_LIMIT_BYTES = 131_071
@@ -203,14 +200,15 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise InvalidArgument(f"{_told(errors[0])}{more}") from None
+        first = errors[0]
+        told = _told(first["loc"], first["type"], first.get("ctx", {}))
+        raise InvalidArgument(f"{told}{more}") from None
 
 
-def _told(error: ErrorDetails) -> str:
-    """Return which field *error* is about, and the rule that it breaks, in our own words."""
-    path = [str(part)[:_SHOWN_LENGTH] for part in error["loc"]] or ["body"]
-    context = error.get("ctx", {})
-    rule = _RULES.get(error["type"], "it is not valid").format(
+def _told(loc: tuple[int | str, ...], kind: str, context: dict[str, Any]) -> str:
+    """Return the field at *loc* and the rule that it breaks, in our own words."""
+    path = [str(part)[:_SHOWN_LENGTH] for part in loc] or ["body"]
+    rule = _RULES.get(kind, "it is not valid").format(
         **context,
         name=path[-1],
         unit=_UNITS.get(path[-1].rpartition("_")[2], ""),
