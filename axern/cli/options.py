@@ -25,6 +25,9 @@ ListOutput = Annotated[
 Namespace = Annotated[
     str | None, typer.Option("--namespace", metavar="NAME", help="only those of this namespace")
 ]
+Phase = Literal["reserved", "starting", "running", "stopping", "retiring"]
+Status = Literal[Phase, "succeeded", "failed", "cancelled"]
+"""A run has the phase of its reservation until it has ended."""
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="id of the run, or a unique beginning of it")
 ]

@@ -1,11 +1,11 @@
 """The grammar of `axern reservations`."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from axern.cli.actions import show
-from axern.cli.options import ListOutput, Namespace, Output, group, where
+from axern.cli.options import ListOutput, Namespace, Output, Phase, group, where
 
 app = group(
     "show who holds what\n\nWithout a command: list. When the daemon is down, the ledger's files "
@@ -30,7 +30,8 @@ def list_reservations(
     ctx: typer.Context,
     namespace: Namespace = None,
     phase: Annotated[
-        str | None, typer.Option(metavar="PHASE", help="only those, e.g. running or retiring")
+        Phase | None,
+        typer.Option(metavar="PHASE", help=f"only those: {', '.join(get_args(Phase))}"),
     ] = None,
     output: ListOutput = "table",
 ) -> None:

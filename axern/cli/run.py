@@ -5,7 +5,7 @@ command, which begins after `--` or with the first word that is no flag.
 """
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -17,6 +17,7 @@ from axern.cli.options import (
     Namespace,
     Output,
     RunId,
+    Status,
     group,
     where,
     with_resource_flags,
@@ -137,7 +138,8 @@ def list_runs(
     ctx: typer.Context,
     namespace: Namespace = None,
     status: Annotated[
-        str | None, typer.Option(metavar="STATUS", help="only those, e.g. running or failed")
+        Status | None,
+        typer.Option(metavar="STATUS", help=f"only those: {', '.join(get_args(Status))}"),
     ] = None,
     output: ListOutput = "table",
 ) -> None:

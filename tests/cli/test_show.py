@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from axern import __version__
+from axern.cli.options import Phase, Status
+from axern.daemon import runs
+from ledger.reservation import PHASES
 from tests.cli.command import Axern
 from tests.cli.fake import AT, DIMENSIONS, FakeDaemon
 
@@ -85,6 +88,24 @@ def test_filters_are_sent(axern: Axern, fake: FakeDaemon) -> None:
     assert fake.requests[-1][1] == "/v2/reservations?namespace=a+b&phase=running"
     axern.run("run", "list", "--namespace", "x", "--status", "failed")
     assert fake.requests[-1][1] == "/v2/runs?namespace=x&status=failed"
+
+
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [(["reservations", "list", "--phase"], Phase), (["run", "list", "--status"], Status)],
+)
+def test_an_unknown_filter_is_refused_with_the_known_ones(
+    axern: Axern, fake: FakeDaemon, words: list[str], known: Any
+) -> None:
+    done = axern.run(*words, "bogus")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert all(f"'{word}'" in done.stderr.decode() for word in get_args(known))
+    assert fake.requests == []
+
+
+def test_the_filters_are_the_words_of_the_daemon() -> None:
+    assert get_args(Phase) == PHASES
+    assert get_args(Status) == (*PHASES, runs.SUCCEEDED, runs.FAILED, runs.CANCELLED)
 
 
 def test_fields_are_in_one_column(axern: Axern, fake: FakeDaemon) -> None:
