@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ledger.clock import Now
 
@@ -37,6 +37,11 @@ class Heartbeats:
         """Drop the entry *reservation_id*, which has ended."""
         self._beats.pop(reservation_id, None)
         self._moved.discard(reservation_id)
+
+    def retain(self, exists: Callable[[str], bool]) -> None:
+        """Drop every entry of which *exists* says that it has ended."""
+        for reservation_id in [key for key in self._beats if not exists(key)]:
+            self.forget(reservation_id)
 
     def take_due(self, now: Now) -> dict[str, int]:
         """Return the beats to write now, by id: none before the interval is over."""

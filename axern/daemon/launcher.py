@@ -123,7 +123,7 @@ def outcome_of(error: AxernError | OSError) -> Outcome:
     if isinstance(error, OSError):
         return failed(f"the host refused: {error.strerror or error}")
     code = error.exit_code if isinstance(error, ProgramError) else OWN_FAILURE
-    return failed(error.message, code)
+    return failed(f"{error.message}; {error.hint}" if error.hint else error.message, code)
 
 
 def evidence_text(evidence: Evidence) -> str:

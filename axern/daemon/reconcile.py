@@ -105,6 +105,8 @@ class Reconciler:
                 self._parts.heartbeats.beat(life.reservation_id, now)
 
     async def _persist_beats(self, now: Now) -> None:
+        state = self._parts.ledger.state
+        self._parts.heartbeats.retain(lambda key: state.find_reservation(key) is not None)
         due = self._parts.heartbeats.take_due(now)
         if due:
             await self._parts.committer.submit(partial(transitions.persist_beats, beats=due))

@@ -37,3 +37,11 @@ def test_the_persisted_mapping_is_not_shared() -> None:
     persisted = {"a": 1}
     Heartbeats(persisted).forget("a")
     assert persisted == {"a": 1}
+
+
+def test_what_has_ended_is_dropped() -> None:
+    beats = Heartbeats({"gone": 1})
+    beats.beat("here", NOW)
+    beats.retain(lambda key: key == "here")
+    assert dict(beats.beats) == {"here": NOW.monotonic_ms}
+    assert beats.take_due(NOW) == {"here": NOW.monotonic_ms}
