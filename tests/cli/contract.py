@@ -112,7 +112,11 @@ class RunContract:
         run_id = self.sh(axern, "sleep 600", "--detach").stdout.decode().strip()
         done = axern.run("run", "cancel", "--grace", "100ms", run_id[:12])
         assert done.returncode == 0
-        assert done.stdout.decode().split() in ([run_id, "cancelling"], [run_id, "cancelled"])
+        shown = done.stdout.decode().split()
+        assert shown in [[run_id, word] for word in ("stopping", "retiring", "cancelled")]
+        # A program is told the same, by then perhaps one step further.
+        told = axern.json("run", "cancel", run_id, "-o", "json")["run"]["status"]
+        assert told in {shown[1], "retiring", "cancelled"}
         assert axern.run("run", "logs", "-f", run_id).returncode == 0
         run = axern.json("run", "get", run_id, "-o", "json")["run"]
         assert run["status"] == "cancelled"

@@ -278,6 +278,19 @@ def test_a_full_disk_is_told(axern: Axern, fake: FakeDaemon) -> None:
         done = axern.run("run", "echo", "x", stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 125
     assert b"No space left" in done.stderr
+    (run_id,) = fake.runs
+    assert f"the run goes on; to end it: axern run cancel {run_id}\n" in done.stderr.decode()
+
+
+def test_who_hangs_up_leaves_the_run_and_is_told_so(axern: Axern, fake: FakeDaemon) -> None:
+    with axern.start("run", "--", "sh", "-c", "echo a; exec sleep 600") as process:
+        read_until(process.stdout, b"a")
+        process.send_signal(signal.SIGHUP)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 129
+    (run_id,) = fake.runs
+    assert stderr.decode().endswith(f"the run goes on; to end it: axern run cancel {run_id}\n")
+    assert [run.view["status"] for run in fake.runs.values()] == ["running"]
 
 
 def test_a_non_blocking_output_loses_nothing(axern: Axern, fake: FakeDaemon) -> None:

@@ -36,12 +36,12 @@ _QUIET_S = 1.0
 """A shorter absence, as for a quick restart, is not worth a word among the workload's own."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED_ITSELF = "process-exited"
 
 
 class Interrupted(Exception):
-    """The user asked twice for an end, and gets it at once."""
+    """The user asked twice for an end, or has hung up, and we leave at once."""
 
 
 class RunFailed(AxernError):
@@ -125,6 +125,7 @@ class Pipe:
 class Interrupts:
     """While entered, SIGINT and SIGTERM cancel the run; a second one kills it and raises.
 
+    SIGHUP raises too, and leaves the run to the daemon: its user may come back to it.
     `exit_code` is None until a signal has come.
     """
 
@@ -159,6 +160,10 @@ class Interrupts:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         first = self.exit_code is None
         self.exit_code = 128 + number
+        if number == signal.SIGHUP:
+            if first and self._run_id is not None:
+                say(f"axern: {goes_on(self._run_id)}")
+            raise Interrupted
         if first:
             say("axern: cancelling the run; once more kills it and leaves at once")
             self._cancel(None)
@@ -181,6 +186,11 @@ class Interrupts:
         except AxernError as error:
             say(f"axern: {error.message} [{error.code}]")
         self._owed = False
+
+
+def goes_on(run_id: str) -> str:
+    """Return what there is to know once we no longer follow *run_id*."""
+    return f"the run goes on; to end it: axern run cancel {run_id}"
 
 
 def submit(where: Where, body: Json) -> Json:

@@ -11,6 +11,7 @@ from axern.cli.actions.foreground import (
     Pipe,
     RunFailed,
     follow,
+    goes_on,
     outcome,
     submit,
 )
@@ -18,6 +19,7 @@ from axern.cli.actions.request import RunOptions, checked_id, query, run_body
 from axern.cli.output import (
     ABSENT,
     SHORT_ID,
+    OutputFailed,
     amounts,
     put,
     put_fields,
@@ -66,6 +68,8 @@ def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) ->
         return interrupts.exit_code or OWN_FAILURE
     except AxernError as error:
         if interrupts.exit_code is None:
+            if isinstance(error, OutputFailed):
+                error.hint = goes_on(run["id"])
             raise
         report(error, as_json=False)
         return interrupts.exit_code
@@ -151,8 +155,7 @@ def cancel(where: Where, run_id: str, grace: str | None, *, as_json: bool) -> No
         put_json(answer)
         return
     run = answer["run"]
-    # The daemon answers before the run has taken notice.
-    put(f"{run['id']} {run['status'] if run['finished_at'] else 'cancelling'}")
+    put(f"{run['id']} {run['status']}")
 
 
 def logs(where: Where, run_id: str, offset: int, *, following: bool) -> None:
