@@ -18,6 +18,8 @@ from ledger.errors import AxernError, InvalidArgument
 READER_GONE = 128 + 13
 """What a shell shows for a program that SIGPIPE ended."""
 _USAGE = 2
+_OUTPUT_FLAGS = ("-o", "--output", "--format")
+_MISPLACED = tuple(f"No such option: {flag}" for flag in _OUTPUT_FLAGS)
 
 app = group(
     "admit, launch and bury sandboxes on this host\n\n"
@@ -98,7 +100,11 @@ def _misused(error: typer.TyperException, *, as_json: bool) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         write(STDERR, f"{error.message}\n".encode())
         return code
-    wrong = InvalidArgument(error.format_message(), hint=f"{path} --help")
+    hint = f"{path} --help"
+    is_group = ctx is not None and hasattr(ctx.command, "commands")
+    if is_group and error.format_message() in _MISPLACED:
+        hint = "it goes behind the command, for example: axern run list -o json"
+    wrong = InvalidArgument(error.format_message(), hint=hint)
     return code if _failed(wrong, as_json=as_json) != READER_GONE else READER_GONE
 
 
@@ -106,7 +112,7 @@ def _wants_json(arguments: list[str]) -> bool:
     """Tell whether errors shall be JSON too; needed even where the arguments can't be parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     spellings = {"-ojson", "-ondjson"}
-    for name, form in itertools.product(("-o", "--output", "--format"), ("json", "ndjson")):
+    for name, form in itertools.product(_OUTPUT_FLAGS, ("json", "ndjson")):
         spellings |= {f"{name} {form}", f"{name}={form}"}
     return any(word in spellings for word in own) or any(
         " ".join(pair) in spellings for pair in itertools.pairwise(own)

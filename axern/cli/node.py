@@ -22,6 +22,7 @@ def status(ctx: typer.Context, output: Output = "table") -> None:
 @app.command(
     "capacity",
     help="show what the node has and who holds how much of it; amounts are rounded down",
+    short_help="show what the node has, and who holds how much",
     epilog="Example: axern node capacity -o json",
 )
 def capacity(ctx: typer.Context, output: Output = "table") -> None:

@@ -188,6 +188,22 @@ def test_exit_codes(axern: Axern, words: list[str], code: str, exit_code: int) -
         assert json.loads(failed.stdout)["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-o", "json", "run", "true"], "it goes behind the command"),
+        (["node", "--output=json", "status"], "it goes behind the command"),
+        (["--bogus", "run", "true"], "axern --help"),
+        (["reservations", "-o"], "axern --help"),
+        (["run", "logs", "-o", "json", "beef"], "axern run logs --help"),
+    ],
+)
+def test_where_the_output_flag_goes(axern: Axern, words: list[str], hint: str) -> None:
+    done = axern.run(*words)
+    assert done.returncode == 2
+    assert f"  hint: {hint}" in done.stderr.decode()
+
+
 @pytest.mark.parametrize("words", EVERY_COMMAND)
 def test_a_closed_output_is_quiet(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
     fake.reservations = [RESERVATION]

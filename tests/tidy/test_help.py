@@ -30,6 +30,8 @@ def poor_help(app: typer.Typer) -> list[str]:
     for path in paths(typer.main.get_command(app)):
         shown = " ".join(("axern", *path))
         result = CliRunner().invoke(app, [*path, "--help"], prog_name="axern")
+        if "..." in result.output.replace("[ARGS]...", ""):
+            found.append(f"{shown} --help: a summary is cut: give the command a short_help")
         if result.exit_code != 0:
             found.append(f"{shown} --help: exit {result.exit_code}: {result.exception!r}")
             continue
@@ -60,10 +62,14 @@ def test_control_a_command_without_example_is_found() -> None:
     @app.command(help="poor one")
     def poor() -> None: ...
 
+    @app.command(help=f"one that says {'much ' * 20}\n\nExample: axern long")
+    def long() -> None: ...
+
     @group.command(help="example of another command\n\nExample: axern good")
     def deep() -> None: ...
 
     assert [line.partition(" --help")[0] for line in poor_help(app)] == [
+        "axern",
         "axern group deep",
         "axern poor",
     ]
