@@ -7,7 +7,7 @@ speak at any moment. Text that a user chose is shown, never obeyed: no markup, n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledger.errors import CODES, AxernError
@@ -94,6 +94,30 @@ def put_ndjson(rows: Iterable[object]) -> None:
     lines = [json.dumps(row, separators=(",", ":")) for row in rows]
     if lines:
         put("\n".join(lines))
+
+
+def put_list(
+    answer: Mapping[str, Any],
+    name: str,
+    form: str,
+    header: Sequence[str],
+    line: Callable[[Any], Sequence[object]],
+) -> None:
+    """Write the list *name* of *answer* in the *form* text, table, json or ndjson.
+
+    Args:
+        answer: What json shows whole.
+        name: The key of the list, whose rows the other forms show.
+        form: One of those.
+        header: The table's headings.
+        line: Returns the table's cells of one row.
+    """
+    if form == "json":
+        put_json(answer)
+    elif form == "ndjson":
+        put_ndjson(answer[name])
+    else:
+        put_table(header, [line(row) for row in answer[name]])
 
 
 def amount(dimension: Dimension, value: int | None) -> str:

@@ -24,8 +24,7 @@ from axern.cli.output import (
     put,
     put_fields,
     put_json,
-    put_ndjson,
-    put_table,
+    put_list,
     report,
     say,
 )
@@ -123,26 +122,19 @@ def list_runs(where: Where, namespace: str | None, status: str | None, *, form: 
     """Show all runs that are still remembered; *form* is text, table, json or ndjson."""
     with where.reach() as client:
         answer = client.request("GET", query("/v2/runs", namespace=namespace, status=status))
-    if form == "json":
-        put_json(answer)
-    elif form == "ndjson":
-        put_ndjson(answer["runs"])
-    else:
-        header = ("ID", "NAMESPACE", "STATUS", "EXIT", "CREATED", "COMMAND")
-        put_table(
-            header,
-            [
-                (
-                    run["id"][:SHORT_ID],
-                    run["namespace"],
-                    run["status"],
-                    run["exit_code"],
-                    run["created_at"],
-                    _words(run["command"]),
-                )
-                for run in answer["runs"]
-            ],
-        )
+    header = ("ID", "NAMESPACE", "STATUS", "EXIT", "CREATED", "COMMAND")
+    put_list(answer, "runs", form, header, _line)
+
+
+def _line(run: Json) -> list[object]:
+    return [
+        run["id"][:SHORT_ID],
+        run["namespace"],
+        run["status"],
+        run["exit_code"],
+        run["created_at"],
+        _words(run["command"]),
+    ]
 
 
 def cancel(where: Where, run_id: str, grace: str | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from axern.cli.output import (
     put,
     put_fields,
     put_json,
-    put_ndjson,
+    put_list,
     put_table,
 )
 from axern.errors import DaemonUnreachable
@@ -52,18 +52,13 @@ def list_reservations(where: Where, namespace: str | None, phase: str | None, *,
     """Show all reservations; *form* is text, table, json or ndjson."""
     target = query("/v2/reservations", namespace=namespace, phase=phase)
     answer = _ask(where, target, lambda files: offline.reservations(files, namespace, phase))
+    if form != "json":
+        offline.announce(answer)
     rows = answer["reservations"]
-    if form == "json":
-        put_json(answer)
-        return
-    offline.announce(answer)
-    if form == "ndjson":
-        put_ndjson(rows)
-        return
     # A column of zeros tells nothing; on most hosts that is GPU memory.
     shown = [dim for dim in DIMENSIONS if any(row["charged"][dim.name] for row in rows)]
     header = ("ID", "NAMESPACE", "OWNER", "PHASE", "LIVENESS", *_headings(shown), "EXPIRES")
-    put_table(header, [_line(row, shown) for row in rows])
+    put_list(answer, "reservations", form, header, lambda row: _line(row, shown))
 
 
 def _headings(dimensions: list[Any]) -> list[str]:
@@ -177,13 +172,9 @@ def list_templates(where: Where, *, form: str) -> None:
     """Show the root file systems that a run may name."""
     with where.reach() as client:
         answer = client.request("GET", "/v2/templates")
-    if form == "json":
-        put_json(answer)
-    elif form == "ndjson":
-        put_ndjson(answer["templates"])
-    else:
-        rows = [(entry["name"], entry["path"]) for entry in answer["templates"]]
-        put_table(("NAME", "PATH"), rows)
+    put_list(
+        answer, "templates", form, ("NAME", "PATH"), lambda entry: (entry["name"], entry["path"])
+    )
 
 
 def _ask(where: Where, target: str, from_files: Callable[[Snapshot], Json]) -> Json:
