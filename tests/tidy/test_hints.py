@@ -18,6 +18,8 @@ ANY = {PLACEHOLDER, "COMMAND"}
 """What stands for some command."""
 COMMAND = re.compile(r"(?<!group )(?<![\w/.-])axern((?: +(?!--? )[\w./=:{}'-]+)+(?: --(?= ))?)")
 """`axern` and the words after it, up to punctuation or the `--` in front of a workload."""
+UNIT = re.compile(r"(?:systemctl|journalctl) .*axernd")
+"""Nothing here installs a unit of systemd."""
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -39,7 +41,8 @@ def literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def unknown(text: str) -> list[str]:
     """Return each command in *text* that names no subcommand, or a flag that it does not have."""
     hits = ((hit[0], hit[1].split()) for hit in COMMAND.finditer(text))
-    return [hit for hit, words in hits if words[0] not in ANY and not resolves(words)]
+    wrong = [hit for hit, words in hits if words[0] not in ANY and not resolves(words)]
+    return wrong + UNIT.findall(text)
 
 
 def resolves(words: list[str]) -> bool:
@@ -79,6 +82,7 @@ def test_pages_name_commands_that_exist() -> None:
         ('f(hint=f"axern namespace create {name}")', ["axern namespace create X"]),
         ('h = {"a": "use: " "axern run cancel --hard ID"}', ["axern run cancel --hard ID"]),
         ('f(hint="axern run --fast -- sh -c x")', ["axern run --fast --"]),
+        ('f(hint="with: systemctl start axernd")', ["systemctl start axernd"]),
         ('f(hint=f"axern run logs -f --from {offset} {run_id}, or axern node status")', []),
         ('f("axern: failed", "the group axern may", f"axern {version}", "axern run -- ls -l")', []),
         ('"""A page about axern node doctor."""', []),
