@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("long" if LONG else "ci")
+
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Who runs in the background of a shell ignores Ctrl-C, and so would the programs under test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
 from axern.daemon.crew import Crew
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ledger.committer import Committer
     from ledger.state import Change, State
     from ledger.store import Ledger
+
+Result = TypeVar("Result")
 
 USER_CANCELLED = CANCELLED
 EXPIRED = "expired"
@@ -81,15 +83,17 @@ class Course:
             grace_ms = self._settings.stop_grace_ms
             reason = reservation.reason or USER_CANCELLED
             life.stop(reason, "daemon", self._clock().monotonic_ms + grace_ms)
+            life.stop_reason = reason  # what the ledger says came before anything heard since
         outcome = None
-        if self._runs.exit(reservation.id) is None and reservation.phase != RETIRING:
+        has_record = await self._insist(life, self._runs.has_ended, reservation.id)
+        if not has_record and reservation.phase != RETIRING:
             outcome = await self._until_ended(life, reservation)
         await self._end(life, outcome)
 
     async def _until_ended(self, life: Life, reservation: Reservation) -> Outcome:
         outcome: Outcome | None = None
         if reservation.monitor is None:
-            spec = self._runs.spec(reservation.id)
+            spec = await self._insist(life, self._runs.spec, reservation.id)
             if reservation.phase != RESERVED:
                 outcome = await self._resume(life, reservation)
             elif spec is None:
@@ -175,8 +179,7 @@ class Course:
                 _log.warning("sandbox %s: can't tell if it runs: %s", reservation.id, error)
                 if life.must_stop():
                     return _stopped(life)
-                life.woken.clear()
-                await life.rest(_UNKNOWABLE_RETRY_S)
+                await life.pause(_UNKNOWABLE_RETRY_S)
                 continue
             ended = _read_exit(paths)
             if found is not None and ended is None:
@@ -214,7 +217,11 @@ class Course:
 
     def _monitor_lives(self, life: Life) -> bool:
         watcher = self._reservation(life).monitor
-        return watcher is not None and launcher.is_alive(watcher)
+        try:
+            return watcher is not None and launcher.is_alive(watcher)
+        except OSError as error:  # no descriptor to ask with: that says nothing of the monitor
+            _log.warning("sandbox %s: its monitor: %s", life.reservation_id, error)
+            return True
 
     async def _ask_to_end(self, life: Life) -> None:
         reservation = await self._commit(
@@ -227,9 +234,13 @@ class Course:
         )
         life.moved.notify()
         if life.kill_at_ms > self._clock().monotonic_ms and reservation.runtime is not None:
-            with contextlib.suppress(OSError):  # as for a runtime that can't: SIGKILL follows
-                call = (reservation.runtime, self._layout, reservation.id)
-                await self.crew.do(teardown.terminate, *call)
+            # Beside the watch: a runtime that hangs must not hold up the kill.
+            terminating = self._terminate(reservation.runtime, reservation.id)
+            life.errand = asyncio.create_task(terminating)
+
+    async def _terminate(self, runtime: str, sandbox_id: str) -> None:
+        with contextlib.suppress(OSError):  # as for a runtime that can't: SIGKILL follows
+            await self.crew.do(teardown.terminate, runtime, self._layout, sandbox_id)
 
     async def _kill(self, life: Life) -> bool:
         """Kill all of it; return False where something survives, which is tried again.
@@ -252,6 +263,7 @@ class Course:
         await self._commit(
             partial(transitions.retire, reservation_id=reservation.id, reason=reason)
         )
+        life.moved.notify()
         evidence = await self._bury(life, reservation)
         await self._commit(
             partial(transitions.release, reservation_id=reservation.id, evidence=evidence)
@@ -275,12 +287,16 @@ class Course:
             diagnostic_code=outcome.diagnostic_code,
             message=outcome.message,
         )
+        await self._insist(life, self._runs.save_exit, reservation.id, record)
+
+    async def _insist(self, life: Life, call: Callable[..., Result], *arguments: object) -> Result:
+        """Call until the disk lets it, however long that takes."""
         while True:
             try:
-                return await self.crew.do(self._runs.save_exit, reservation.id, record)
+                return await self.crew.do(call, *arguments)
             except OSError as error:
-                _log.warning("sandbox %s: no exit record: %s", reservation.id, error)
-                await life.rest(_RETRY_S)
+                _log.warning("sandbox %s: its run's record: %s", life.reservation_id, error)
+                await life.pause(_RETRY_S)
 
     async def _bury(self, life: Life, reservation: Reservation) -> str:
         """Bury until it is proved, however long that takes: until then it stays charged."""
@@ -294,8 +310,7 @@ class Course:
                 _log.warning("sandbox %s: %s", reservation.id, error)
                 pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]
                 attempt += 1
-                life.woken.clear()
-                await life.rest(pause_s)
+                await life.pause(pause_s)
             else:
                 return launcher.evidence_text(evidence)
 
@@ -313,8 +328,8 @@ def _read_exit(paths: SandboxPaths) -> monitor.ExitRecord | None:
     """Return how the monitor says that it ended; a file that can't be read says nothing."""
     try:
         return monitor.read_exit(paths)
-    except HostError as error:
-        _log.warning("sandbox %s: %s", paths.sandbox_id, error)
+    except (HostError, OSError) as error:
+        _log.warning("sandbox %s: its exit file: %s", paths.sandbox_id, error)
         return None
 
 

@@ -7,13 +7,18 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
+from axern.daemon.runs import RUN_ID
+from axern.host.cgroup import Cgroup
+from axern.runtime import teardown
 from ledger.checkpoint import CHECKPOINT
 from ledger.errors import InvalidArgument, LedgerBusy, LedgerCorrupt
+from ledger.reservation import RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from axern.runtime.layout import Layout
+    from ledger.state import State
 
 _LOCK = "axernd.lock"
 _LONGEST_PID = 20
@@ -58,18 +63,60 @@ def require_ledger_for_what_is_there(ledger_dir: str, layout: Layout) -> None:
     """
     if os.path.lexists(f"{ledger_dir}/{CHECKPOINT}"):
         return
-    folders = (layout.runs, layout.sandboxes, layout.filestore)
-    left = [f"{folder}/{name}" for folder in folders for name in _names(folder)]
+    left = [f"{layout.runs}/{name}" for name in _ids_in(layout.runs)]
+    left += [f"{group}/{name}" for group in _groups(layout) for name in _ids_in(group)]
     if left:
         raise LedgerCorrupt(
             f"there is no ledger in {ledger_dir}, but {len(left)} things that one speaks of, "
             f"such as {left[0]}",
-            hint=f"put the ledger back, or move {', '.join(folders)} away to begin anew",
+            hint=f"put the ledger back, or end what runs and move {layout.runs} away to begin anew",
         )
 
 
-def _names(folder: str) -> list[str]:
+def require_known_sandboxes(state: State, layout: Layout) -> None:
+    """Do nothing if every sandbox that has a control group has an entry.
+
+    Raises:
+        LedgerCorrupt: One has not. An entry comes before the control group and goes after it, so
+            that this ledger is an older one, and who runs there would be charged to nobody.
+    """
+    unknown = _unknown(state, _groups(layout))
+    if unknown:
+        raise LedgerCorrupt(
+            f"the ledger, at generation {state.generation}, knows nothing of {len(unknown)} "
+            f"sandboxes that are there, such as {unknown[0]}: it is an older one",
+            hint="put the newest ledger back, or end them: axernd --bury-unknown",
+        )
+
+
+def bury_unknown(state: State, layout: Layout) -> int:
+    """Bury whatever is there of a sandbox that has no entry in *state*; return how many there were.
+
+    After a power failure that may be folders of one that was released: that they were removed need
+    not have reached the disk.
+
+    Raises:
+        NotProvedGone: One resists.
+    """
+    unknown = _unknown(state, (*_groups(layout), layout.sandboxes, layout.filestore))
+    for name in unknown:
+        for runtime in RUNTIMES:
+            teardown.bury(runtime, layout, name)
+    return len(unknown)
+
+
+def _groups(layout: Layout) -> tuple[str, ...]:
+    root = Cgroup(layout.hierarchies, layout.cgroup_root)
+    return root.child("sandboxes").folder, root.child("monitors").folder
+
+
+def _unknown(state: State, folders: Iterable[str]) -> list[str]:
+    there = {name for folder in folders for name in _ids_in(folder)}
+    return sorted(name for name in there if state.find_reservation(name) is None)
+
+
+def _ids_in(folder: str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return [name for name in os.listdir(folder) if RUN_ID.fullmatch(name)]
     except FileNotFoundError:
         return []

@@ -25,6 +25,7 @@ class Life:
     stop_by: str = "daemon"
     kill_at_ms: int = 0
     task: asyncio.Task[None] | None = None
+    errand: asyncio.Task[None] | None = None
 
     def stop(self, reason: str, by: str, kill_at_ms: int) -> None:
         """Ask it to end, killed at *kill_at_ms* at the latest; a later call may only hurry it."""
@@ -36,6 +37,11 @@ class Life:
     def must_stop(self) -> bool:
         """Tell whether somebody has asked it to end, which may happen at any await."""
         return self.stop_reason is not None
+
+    async def pause(self, timeout_s: float) -> None:
+        """Wait for something else than a word of others; only a new one ends it early."""
+        self.woken.clear()
+        await self.rest(timeout_s)
 
     async def rest(self, timeout_s: float) -> None:
         """Wait until it is woken, *timeout_s* at most."""

@@ -38,6 +38,7 @@ class Lives:
         self._clock = clock
         self._course = Course(ledger, committer, layout, runs, settings, clock)
         self._lives: dict[str, Life] = {}
+        self._closed = False
         self.failed = asyncio.Event()
 
     def begin(self, reservation_id: str) -> Life:
@@ -45,6 +46,8 @@ class Lives:
         life = self._lives.get(reservation_id)
         if life is None:
             life = Life(reservation_id)
+            if self._closed:
+                return life  # the next daemon lets it live
             self._lives[reservation_id] = life
             life.task = asyncio.create_task(self._guarded(life), name=f"life {reservation_id}")
         return life
@@ -72,6 +75,7 @@ class Lives:
 
     async def close(self, timeout_s: float) -> None:
         """Start nothing new, let what is half done come to rest, leave the sandboxes running."""
+        self._closed = True
         self._course.close()
         self.wake("")
         waits = [

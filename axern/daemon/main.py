@@ -66,6 +66,11 @@ def main() -> None:
     )
     parser.add_argument("--config", metavar="PATH", help=f"default {config.DEFAULT_PATH}")
     parser.add_argument("--verbose", action="store_true", help="log every tick")
+    parser.add_argument(
+        "--bury-unknown",
+        action="store_true",
+        help="first kill and remove every sandbox that the ledger does not know",
+    )
     parser.add_argument("--version", action="version", version=f"axernd {axern.__version__}")
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -76,7 +81,7 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # each bad request is a warning there
     _raise_file_limit()
-    sys.exit(_guarded(arguments.config))
+    sys.exit(_guarded(arguments.config, bury_unknown=arguments.bury_unknown))
 
 
 def _raise_file_limit() -> None:
@@ -86,10 +91,10 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _guarded(config_path: str | None) -> int:
+def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
     try:
         settings = config.load(config_path)
-        return asyncio.run(_serve(settings))
+        return asyncio.run(_serve(settings, bury_unknown=bury_unknown))
     except AxernError as error:
         _log.error("%s%s", error, f" ({error.hint})" if error.hint else "")
         if isinstance(error, (InvalidArgument, FileSystemRefused)):
@@ -129,7 +134,7 @@ def _program(name: str, configured: str) -> str:
     return configured or found
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
     layout = layout_of(settings)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
     async with contextlib.AsyncExitStack() as stack:
@@ -140,6 +145,11 @@ async def _serve(settings: Settings) -> int:
         )
         stack.callback(ledger.close)
         layout.prepare()
+        if not bury_unknown:
+            instance.require_known_sandboxes(ledger.state, layout)
+        buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)
+        if buried:
+            _log.warning("buried what was left of %s sandboxes without an entry", buried)
         with contextlib.suppress(HostError):
             await asyncio.to_thread(_make_template, layout)
         committer = Committer(ledger, read_now)

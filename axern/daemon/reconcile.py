@@ -169,6 +169,7 @@ class Reconciler:
     async def _prune_before(self, wall_ms: int) -> None:
         kept_ms = self._parts.settings.runs_kept_ms
         try:
-            await asyncio.to_thread(self._parts.runs.prune, kept_ms, wall_ms)
+            must_stop = self._parts.closing.is_set
+            await asyncio.to_thread(self._parts.runs.prune, kept_ms, wall_ms, must_stop)
         except OSError as error:
             _log.warning("old runs were not all removed: %s", error)

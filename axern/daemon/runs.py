@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ import msgspec
 from ledger.errors import CommitFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
 
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+"""An id as the daemon makes it, and the name of the run's folder."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
@@ -114,12 +117,12 @@ class RunStore:
         shutil.rmtree(f"{self.root}/{run_id}", ignore_errors=True)
 
     def ids(self) -> Iterator[str]:
-        """Yield the id of every run, oldest last."""
+        """Yield the id of every run, oldest last; other names, such as lost+found, are left alone."""
         found = []
         with os.scandir(self.root) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # discarded a moment ago
-                    if entry.is_dir(follow_symlinks=False):
+                    if RUN_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
                         found.append((status.st_ctime_ns, entry.name))
         yield from (name for _, name in sorted(found, reverse=True))
@@ -128,10 +131,14 @@ class RunStore:
         """Return every id that begins with *prefix*, by the names of the folders alone."""
         return [name for name in os.listdir(self.root) if name.startswith(prefix)]
 
-    def prune(self, kept_ms: int, now_wall_ms: int) -> int:
-        """Remove runs that ended more than *kept_ms* ago and return how many."""
+    def prune(
+        self, kept_ms: int, now_wall_ms: int, must_stop: Callable[[], bool] = lambda: False
+    ) -> int:
+        """Remove runs that ended more than *kept_ms* ago, until *must_stop*; return how many."""
         pruned = 0
         for run_id in self.ids():
+            if must_stop():
+                break
             record = self.exit(run_id)
             if record is not None and now_wall_ms - record.finished_wall_ms > kept_ms:
                 self.discard(run_id)

@@ -66,8 +66,9 @@ async def follow(
         if life is not None:
             stack.callback(watcher.watch(source.paths.run_folder, lambda _: grown.set()))
             events.append(stack.enter_context(life.moved.subscribed()))
+        now_s = asyncio.get_running_loop().time
         started = False
-        patience_s = _WAIT_FOR_BURIAL_S
+        told_by_s: float | None = None
         while not closing.is_set():
             for event in events[:1] + events[2:]:
                 event.clear()
@@ -75,7 +76,9 @@ async def follow(
             if not started and phase not in _NOT_STARTED:
                 started = True
                 yield _event("start", {"run": source.view()})
-            over = phase is None or (phase == RETIRING and patience_s <= 0)
+            if phase == RETIRING and told_by_s is None:
+                told_by_s = now_s() + _WAIT_FOR_BURIAL_S
+            over = phase is None or (told_by_s is not None and now_s() >= told_by_s)
             chunks = read_log(source.paths.log, offset)
             if chunks:
                 offset = chunks[-1].next_offset
@@ -86,11 +89,8 @@ async def follow(
             if not chunks and (over or not wait):
                 return
             if not chunks:
-                burying = phase == RETIRING
-                woken = await _wait(events, patience_s if burying else _KEEP_ALIVE_S)
-                if not woken and burying:
-                    patience_s = 0
-                elif not woken:
+                timeout_s = _KEEP_ALIVE_S if told_by_s is None else told_by_s - now_s()
+                if not await _wait(events, max(0.0, timeout_s)):
                     yield b": waiting\n\n"
 
 

@@ -26,6 +26,8 @@ MONITOR_TIMEOUT_S = 10.0
 """From the death of the workload to the monitor's own end, the exit file written."""
 REMOVE_TIMEOUT_S = 10.0
 """For what stays busy a moment after its last process died."""
+TERM_TIMEOUT_S = 10.0
+"""For a runtime to pass a signal on; what follows needs no runtime."""
 STOP_GRACE_S = 10.0
 
 
@@ -70,7 +72,8 @@ def terminate(runtime_name: str, layout: Layout, sandbox_id: str) -> None:
     """
     runtime = runtime_for(runtime_name, layout)
     with contextlib.suppress(RuntimeFailure):
-        command.run((runtime.binary, *runtime.options(), "kill", sandbox_id, "TERM"))
+        argv = (runtime.binary, *runtime.options(), "kill", sandbox_id, "TERM")
+        command.run(argv, timeout_s=TERM_TIMEOUT_S)
 
 
 def kill(layout: Layout, sandbox_id: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -206,3 +207,60 @@ def test_a_refusal_says_why_a_capability_is_absent(lab: DaemonLab) -> None:
     assert b"limit/memory is absent: cgroup_enforcement is disabled_dev" in done.stderr
     done = lab.axern("run", "--request-gpu-memory", "1GiB", "--", "true")
     assert b"gpu is absent: " in done.stderr
+
+
+def test_an_older_ledger_is_refused_while_what_it_does_not_know_runs() -> None:
+    with daemon_lab() as lab:
+        lab.stop(lab.start())
+        folder = f"{lab.layout.state_dir}/ledger"
+        shutil.copytree(folder, f"{folder}.old")
+        daemon = lab.start()
+        run_id = lab.detach("runc", "sleep", "100")
+        lab.wait_status(run_id, "running")
+        lab.stop(daemon)
+        os.rename(folder, f"{folder}.new")
+        shutil.copytree(f"{folder}.old", folder)
+        assert lab.spawn().wait(60) == 7
+        assert "it is an older one" in lab.log()
+        shutil.rmtree(folder)
+        os.rename(f"{folder}.new", folder)
+        lab.start()
+        assert lab.run(run_id)["status"] == "running"
+
+
+def test_what_a_power_cut_brought_back_is_buried_and_foreign_names_are_left() -> None:
+    with daemon_lab() as lab:
+        for name in ("lost+found", "0" * 32):
+            os.makedirs(f"{lab.layout.filestore}/{name}/upper")
+        os.makedirs(f"{lab.layout.runs}/lost+found")
+        lab.start()
+        assert os.listdir(lab.layout.filestore) == ["lost+found"]
+        assert os.listdir(lab.layout.runs) == ["lost+found"]
+        os.removedirs(f"{lab.layout.filestore}/lost+found/upper")
+        os.makedirs(lab.layout.filestore, exist_ok=True)
+
+
+def test_a_full_file_table_ends_no_life() -> None:
+    with daemon_lab(tick="100ms", facts_every="50ms") as lab:
+        daemon = lab.start()
+        run_id = lab.detach("runc", "sleep", "100")
+        lab.wait_status(run_id, "running")
+        before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (0, before[1]))
+        wait_until(lambda: f"sandbox {run_id}: its exit file" in lab.log(), 30)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+        wait_until(lambda: lab.request("GET", "/v2/health")["status"] == "ok", 30)
+        assert lab.run(run_id)["status"] == "running"
+
+
+def test_a_record_that_cannot_be_written_is_waited_for_quietly(lab: DaemonLab) -> None:
+    run_id = lab.detach("runc", "sleep", "100")
+    lab.wait_status(run_id, "running")
+    blocked = f"{lab.layout.runs}/{run_id}/exit.json.new"
+    os.makedirs(f"{blocked}/in-the-way")
+    lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
+    wait_until(lambda: lab.log().count("its run's record") >= 3, 30)
+    assert lab.log().count("its run's record") < 20
+    shutil.rmtree(blocked)
+    lab.wait_status(run_id, "cancelled")
+    lab.wait_empty()
