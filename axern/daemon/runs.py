@@ -117,7 +117,7 @@ class RunStore:
         shutil.rmtree(f"{self.root}/{run_id}", ignore_errors=True)
 
     def ids(self) -> Iterator[str]:
-        """Yield the id of every run, oldest last; other names, such as lost+found, are left alone."""
+        """Yield the id of every run, oldest last; no other name, such as lost+found."""
         found = []
         with os.scandir(self.root) as entries:
             for entry in entries:

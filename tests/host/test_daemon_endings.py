@@ -129,3 +129,26 @@ def test_a_cancel_of_what_still_waits_for_its_launch_needs_no_launch(lab: Daemon
     run = lab.wait_status(runs[-1], "cancelled")
     assert (run["exit_code"], run["started_at"]) == (None, None)
     lab.wait_empty()
+
+
+def test_a_cancel_stays_a_cancel_past_the_deadline(lab: DaemonLab) -> None:
+    daemon = lab.start()
+    run_id = begin(lab, "runc", STUBBORN, ttl_ms=3_000)
+    wait_ready(lab, run_id)
+    lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=3600000")
+    lab.kill(daemon)
+    time.sleep(3)
+    lab.start()
+    assert lab.wait_status(run_id, "cancelled")["exit_code"] == 137
+
+
+def test_a_runtime_that_hangs_holds_up_no_kill(lab: DaemonLab) -> None:
+    lab.start()
+    run_id = begin(lab, "runsc", "sleep 100")
+    lab.wait_status(run_id, "running")
+    for pid in lab.layout.sandbox(run_id).wall.pids():
+        os.kill(pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=500")
+    lab.wait_status(run_id, "cancelled")
+    assert time.monotonic() - began_s < 8

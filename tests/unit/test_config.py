@@ -149,4 +149,4 @@ def test_a_folder_that_cannot_be_mounted_is_a_mistake_in_the_configuration(
 
 @pytest.mark.parametrize("text", ["colour = 1", "x", 'state_dir = "/a b"'])
 def test_the_daemon_leaves_with_the_code_for_a_bad_configuration(path: Path, text: str) -> None:
-    assert _guarded(write(path, text)) == EXIT_CONFIG
+    assert _guarded(write(path, text), bury_unknown=False) == EXIT_CONFIG
