@@ -82,11 +82,6 @@ def observe_capacity(filestore: str) -> Capacity:
     )
 
 
-def memory_available_bytes() -> int:
-    """Return what could be given to new work without swapping, as the kernel estimates it."""
-    return int(psutil.virtual_memory().available)
-
-
 def find_program(name: str, path: str) -> Program | None:
     """Return the program at the absolute *path* with its version, or None where it is absent."""
     if not os.access(path, os.X_OK):

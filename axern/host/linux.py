@@ -6,7 +6,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import signal
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # include/uapi/asm-generic/unistd.h; the numbers above 403 are the same on every architecture.
-_NR_PIDFD_SEND_SIGNAL = 424
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_OPENAT2 = 437
@@ -142,15 +140,6 @@ def openat2(dir_fd: int, path: str, flags: int, *, resolve: int, mode: int = 0) 
     """
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, resolve)
     return _check(_libc.syscall(_NR_OPENAT2, dir_fd, os.fsencode(path), how, len(how)), path)
-
-
-def pidfd_send_signal(pidfd: int, signal_number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; return False if it had ended."""
-    if _libc.syscall(_NR_PIDFD_SEND_SIGNAL, pidfd, int(signal_number), None, 0) == 0:
-        return True
-    if ctypes.get_errno() == errno.ESRCH:
-        return False
-    raise oserror(f"pidfd {pidfd}")
 
 
 def inotify_init() -> int:

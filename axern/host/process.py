@@ -6,9 +6,7 @@ import errno
 import functools
 import os
 import select
-import signal
 
-from axern.host.linux import pidfd_send_signal
 from ledger.reservation import ProcessIdentity
 
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
@@ -53,29 +51,9 @@ def is_alive(identity: ProcessIdentity) -> bool:
     if pidfd is None:
         return False
     try:
-        return not _has_ended(pidfd, 0)
-    finally:
-        os.close(pidfd)
-
-
-def send(identity: ProcessIdentity, signal_number: signal.Signals) -> bool:
-    """Send a signal to exactly this process; return False if it had ended."""
-    pidfd = _open(identity)
-    if pidfd is None:
-        return False
-    try:
-        return pidfd_send_signal(pidfd, signal_number)
-    finally:
-        os.close(pidfd)
-
-
-def wait_ended(identity: ProcessIdentity, timeout_s: float) -> bool:
-    """Wait until exactly this process has ended; return False after *timeout_s*."""
-    pidfd = _open(identity)
-    if pidfd is None:
-        return True
-    try:
-        return _has_ended(pidfd, timeout_s)
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        return not poller.poll(0)
     finally:
         os.close(pidfd)
 
@@ -92,9 +70,3 @@ def _open(identity: ProcessIdentity) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
-
-
-def _has_ended(pidfd: int, timeout_s: float) -> bool:
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(timeout_s * 1000))

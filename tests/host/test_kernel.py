@@ -104,16 +104,12 @@ def test_a_process_is_more_than_its_number(sleeper: subprocess.Popen[bytes]) -> 
     stranger = ProcessIdentity(identity.boot_id, identity.pid, identity.start_ticks - 1)
     assert process.is_alive(identity)
     assert not process.is_alive(stranger)
-    assert not process.send(stranger, signal.SIGKILL)
-    assert process.wait_ended(stranger, 60)
-    assert not process.wait_ended(identity, 0.01)
-    assert process.send(identity, signal.SIGKILL)
-    assert process.wait_ended(identity, 60)
-    assert not process.is_alive(identity)
+    sleeper.send_signal(signal.SIGKILL)
+    wait_until(lambda: not process.is_alive(identity))
+    assert process.identify(sleeper.pid) is not None  # a zombie keeps its number
     sleeper.wait()
     assert process.identify(sleeper.pid) is None
-    assert not process.send(identity, signal.SIGKILL)
-    assert process.wait_ended(identity, 0)
+    assert not process.is_alive(identity)
 
 
 def test_a_thread_is_no_process() -> None:
@@ -128,8 +124,6 @@ def test_a_thread_is_no_process() -> None:
             ticks = process.start_ticks_from_text(file.read())
         recorded = ProcessIdentity(process.boot_id(), number, ticks)
         assert not process.is_alive(recorded)
-        assert not process.send(recorded, signal.SIGKILL)
-        assert process.wait_ended(recorded, 60)
     finally:
         leaving.set()
         thread.join()
@@ -249,7 +243,7 @@ def test_the_inventory_is_plausible(tmp_path: Path) -> None:
     capacity = inventory.observe_capacity(str(tmp_path))
     assert capacity.cpu_milli == len(os.sched_getaffinity(0)) * 1000
     assert 0 < capacity.filestore_free_bytes <= capacity.filestore_total_bytes
-    assert 0 < inventory.memory_available_bytes() <= capacity.memory_bytes
+    assert capacity.memory_bytes > 0
     with pytest.raises(HostError):
         inventory.observe_capacity(str(tmp_path / "absent"))
     first, second = inventory.read_clocks(), inventory.read_clocks()
