@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from axern.daemon import launcher
 from axern.daemon.course import _read_exit
+from axern.daemon.lives import Lives
 from axern.errors import ProgramNotFound
 from axern.host.cgroup import Hierarchies
 from axern.runtime.layout import Layout, SandboxPaths
+from tests.unit.daemon.rig import rig
 
 
 @pytest.fixture
@@ -40,3 +43,22 @@ def test_how_a_launch_failed() -> None:
     missing = launcher.outcome_of(ProgramNotFound("x", "not found"))
     assert (missing.exit_code, missing.cli_exit_code) == (None, 127)
     assert missing.diagnostic_code == "runtime-start-error"
+
+
+def test_nothing_comes_alive_in_a_daemon_that_ends(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with rig(tmp_path) as made:
+            parts = made.parts
+            lives = Lives(
+                parts.ledger,
+                parts.committer,
+                parts.layout,
+                parts.runs,
+                parts.settings,
+                parts.clock,
+            )
+            await lives.close(1)
+            assert lives.begin("ab" * 16).task is None
+            assert lives.all() == ()
+
+    asyncio.run(scenario())

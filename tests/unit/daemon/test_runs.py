@@ -182,6 +182,7 @@ def test_only_what_ended_long_ago_is_pruned(store: RunStore) -> None:
         store.save_spec(spec_of(run_id))
         if finished_ms is not None:
             store.save_exit(run_id, msgspec.structs.replace(EXIT, finished_wall_ms=finished_ms))
+    assert store.prune(500, 1_501, lambda: True) == 0  # the daemon is about to end
     assert store.prune(kept_ms=500, now_wall_ms=1_501) == 1
     assert sorted(store.ids()) == sorted([OTHER_ID, "aa" * 16])
     assert store.prune(kept_ms=500, now_wall_ms=0) == 0

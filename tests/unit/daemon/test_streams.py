@@ -11,12 +11,13 @@ from typing import cast
 import pytest
 
 from axern.api.client import Event, EventParser
+from axern.daemon import streams
 from axern.daemon.life import Life
 from axern.daemon.streams import Source, follow
 from axern.daemon.watcher import FolderWatcher
 from axern.host.cgroup import Hierarchies
 from axern.runtime.layout import Layout, SandboxPaths
-from ledger.reservation import RUNNING
+from ledger.reservation import RETIRING, RUNNING
 
 ID = "ab" * 16
 STAMP = "2026-01-31T12:00:00.000000000+00:00"
@@ -147,3 +148,31 @@ def test_who_leaves_is_forgotten(paths: SandboxPaths) -> None:
         stage.watcher.close()
 
     asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+def test_a_burial_that_drags_on_holds_up_the_exit_for_so_long_only(
+    paths: SandboxPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_WAIT_FOR_BURIAL_S", 0.3)
+
+    async def scenario() -> list[str]:
+        stage, parser = Stage(paths, alive=True), EventParser()
+        stage.phase = RETIRING
+        life = stage.life
+        assert life is not None
+
+        async def wake_all_the_time() -> None:
+            while True:
+                life.moved.notify()
+                await asyncio.sleep(0.02)
+
+        waking = asyncio.create_task(wake_all_the_time())
+        try:
+            async with asyncio.timeout(20):
+                parts = [part async for part in stage.follow()]
+        finally:
+            waking.cancel()
+            stage.watcher.close()
+        return [event.name for part in parts for event in parser.feed(part)]
+
+    assert asyncio.run(scenario()) == ["start", "exit"]
