@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """Describe one dimension: its field name with the unit, its words, and how text becomes it."""
+    """Describe one dimension: its field name with the unit, its words, and how text becomes it.
+
+    `label` stands in sentences, `heading` over a column.
+    """
 
     name: str
     label: str
+    heading: str
     flag: str
     parse: Callable[[str, str], int]
     format: Callable[[int], str]
@@ -38,19 +42,26 @@ def parse_count(text: str, field: str) -> int:
 
 
 DIMENSIONS = (
-    Dimension("cpu_milli", "CPU", "cpu", parse_cpu_milli, format_cpu_milli),
-    Dimension("memory_bytes", "memory", "memory", parse_bytes, format_bytes),
+    Dimension("cpu_milli", "CPU", "CPU", "cpu", parse_cpu_milli, format_cpu_milli),
+    Dimension("memory_bytes", "memory", "MEMORY", "memory", parse_bytes, format_bytes),
     Dimension(
         "ephemeral_storage_bytes",
         "ephemeral storage",
+        "STORAGE",
         "ephemeral-storage",
         parse_bytes,
         format_bytes,
     ),
     Dimension(
-        "gpu_memory_bytes", "GPU memory", "gpu-memory", parse_bytes, format_bytes, per_device=True
+        "gpu_memory_bytes",
+        "GPU memory",
+        "GPU",
+        "gpu-memory",
+        parse_bytes,
+        format_bytes,
+        per_device=True,
     ),
-    Dimension("sandbox_slots", "sandbox slots", "sandbox-slots", parse_count, str),
+    Dimension("sandbox_slots", "sandbox slots", "SLOTS", "sandbox-slots", parse_count, str),
 )
 BY_NAME = {dimension.name: dimension for dimension in DIMENSIONS}
 

@@ -7,7 +7,7 @@ speak at any moment. Text that a user chose is shown, never obeyed: no markup, n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ledger.errors import CODES, AxernError
@@ -96,30 +96,6 @@ def put_ndjson(rows: Iterable[object]) -> None:
         put("\n".join(lines))
 
 
-def put_list(
-    answer: Mapping[str, Any],
-    name: str,
-    form: str,
-    header: Sequence[str],
-    line: Callable[[Any], Sequence[object]],
-) -> None:
-    """Write the list *name* of *answer* in the *form* text, table, json or ndjson.
-
-    Args:
-        answer: What json shows whole.
-        name: The key of the list, whose rows the other forms show.
-        form: One of those.
-        header: The table's headings.
-        line: Returns the table's cells of one row.
-    """
-    if form == "json":
-        put_json(answer)
-    elif form == "ndjson":
-        put_ndjson(answer[name])
-    else:
-        put_table(header, [line(row) for row in answer[name]])
-
-
 def amount(dimension: Dimension, value: int | None) -> str:
     """Return *value* as a table shows it: exact where that is short, else rounded down."""
     return ABSENT if value is None else format_short(value, dimension.format)
@@ -149,39 +125,6 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return visible(str(value))
-
-
-def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a table in plain columns, or one block a row on a terminal that is too narrow for it.
-
-    Nothing is cut or folded: a part of an id would be of no use.
-    """
-    lines = [list(header), *([cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    if rows and _is_narrower_than(sum(widths) + len(_GAP) * (len(widths) - 1)):
-        names = [name.lower() for name in header]
-        _put_blocks([zip(names, line, strict=True) for line in lines[1:]])
-        return
-    padded = (
-        _GAP.join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True))
-        for line in lines
-    )
-    put("\n".join(line.rstrip() for line in padded))
-
-
-def _is_narrower_than(width: int) -> bool:
-    if not os.isatty(STDOUT):
-        return False
-    import shutil
-
-    return shutil.get_terminal_size().columns < width
-
-
-def _put_blocks(blocks: Iterable[Iterable[tuple[str, object]]]) -> None:
-    for number, fields in enumerate(blocks):
-        if number:
-            put("")
-        put_fields(fields)
 
 
 def describe(error: AxernError) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from axern.cli.output import (
     put,
     put_fields,
     put_json,
-    put_list,
     report,
     say,
 )
+from axern.cli.table import Column, put_list
+from axern.cli.when import age
 from ledger.errors import AxernError
 from ledger.units import parse_duration_ms
 
@@ -122,7 +123,14 @@ def list_runs(where: Where, namespace: str | None, status: str | None, *, form: 
     """Show all runs that are still remembered; *form* is text, table, json or ndjson."""
     with where.reach() as client:
         answer = client.request("GET", query("/v2/runs", namespace=namespace, status=status))
-    header = ("ID", "NAMESPACE", "STATUS", "EXIT", "CREATED", "COMMAND")
+    header = (
+        "ID",
+        Column("NAMESPACE", rank=1),
+        Column("STATUS", status=True),
+        Column("EXIT", right=True),
+        Column("AGE", right=True),
+        Column("COMMAND", "cut", least=20),
+    )
     put_list(answer, "runs", form, header, _line)
 
 
@@ -132,7 +140,7 @@ def _line(run: Json) -> list[object]:
         run["namespace"],
         run["status"],
         run["exit_code"],
-        run["created_at"],
+        age(run["created_at"]),
         _words(run["command"]),
     ]
 

@@ -8,36 +8,32 @@ from typing import TYPE_CHECKING, Any
 from axern import __version__
 from axern.cli.actions import offline
 from axern.cli.actions.request import checked_id, query
-from axern.cli.output import (
-    SHORT_ID,
-    amount,
-    amounts,
-    put,
-    put_fields,
-    put_json,
-    put_list,
-    put_table,
-)
+from axern.cli.output import SHORT_ID, amount, amounts, put, put_fields, put_json
+from axern.cli.table import Column, put_list, put_table
+from axern.cli.when import ahead
 from axern.errors import DaemonUnreachable
 from ledger.resources import BY_NAME, DIMENSIONS
 
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
     from ledger.reader import Snapshot
+    from ledger.resources import Dimension
 
 Json = dict[str, Any]
 
-_AMOUNTS = (
-    "capacity",
-    "system_reserve",
-    "allocatable",
-    "effective_allocatable",
-    "committed",
-    "held",
-    "claimed",
-    "retiring",
-    "headroom",
-)
+_AMOUNTS = {
+    "capacity": Column("CAPACITY", right=True),
+    "system_reserve": Column("RESERVE", right=True, rank=2),
+    "allocatable": Column("ALLOCATABLE", right=True, rank=4),
+    "effective_allocatable": Column("EFFECTIVE", right=True),
+    "committed": Column("COMMITTED", right=True),
+    "held": Column("HELD", right=True, rank=3),
+    "claimed": Column("CLAIMED", right=True, rank=3),
+    "retiring": Column("RETIRING", right=True, rank=1),
+    "headroom": Column("HEADROOM", right=True),
+}
+_RANKS = {"ephemeral_storage_bytes": 2, "sandbox_slots": 4}
+"""Which dimensions a narrow table can do without; see `Column.rank`."""
 
 
 def version(*, as_json: bool) -> None:
@@ -57,15 +53,23 @@ def list_reservations(where: Where, namespace: str | None, phase: str | None, *,
     rows = answer["reservations"]
     # A column of zeros tells nothing; on most hosts that is GPU memory.
     shown = [dim for dim in DIMENSIONS if any(row["charged"][dim.name] for row in rows)]
-    header = ("ID", "NAMESPACE", "OWNER", "PHASE", "LIVENESS", *_headings(shown), "EXPIRES")
+    header: tuple[Column | str, ...] = (
+        "ID",
+        "NAMESPACE",
+        Column("OWNER", "cut", rank=3),
+        Column("PHASE", status=True),
+        Column("LIVENESS", status=True),
+        *(_heading(dimension) for dimension in shown),
+        Column("EXPIRES", rank=1),
+    )
     put_list(answer, "reservations", form, header, lambda row: _line(row, shown))
 
 
-def _headings(dimensions: list[Any]) -> list[str]:
-    return [dimension.label.upper() for dimension in dimensions]
+def _heading(dimension: Dimension) -> Column:
+    return Column(dimension.heading, right=True, rank=_RANKS.get(dimension.name, 0))
 
 
-def _line(row: Json, shown: list[Any]) -> list[object]:
+def _line(row: Json, shown: list[Dimension]) -> list[object]:
     return [
         row["id"][:SHORT_ID],
         row["namespace"],
@@ -73,7 +77,7 @@ def _line(row: Json, shown: list[Any]) -> list[object]:
         row["phase"],
         row["liveness"],
         *(amount(dimension, row["charged"][dimension.name]) for dimension in shown),
-        row["expires_at"],
+        ahead(row["expires_at"]),
     ]
 
 
@@ -128,8 +132,7 @@ def node_capacity(where: Where, *, as_json: bool) -> None:
             _capacity_line(f"  {device['device']}", entry["name"], device)
             for device in entry["devices"]
         )
-    header = ("DIMENSION", *(name.replace("_", " ").upper() for name in _AMOUNTS))
-    put_table(header, rows)
+    put_table(("DIMENSION", *_AMOUNTS.values()), rows)
 
 
 def _capacity_line(label: str, dimension: str, values: Json) -> list[object]:
@@ -157,13 +160,13 @@ def node_status(where: Where, *, as_json: bool) -> None:
     if node["runtimes"]:
         put("")
         put_table(
-            ("RUNTIME", "VERSION", "PATH"),
+            ("RUNTIME", Column("VERSION", "cut"), Column("PATH", "fold")),
             [(entry["name"], entry["version"], entry["path"]) for entry in node["runtimes"]],
         )
     if node["capabilities"]:
         put("")
         put_table(
-            ("CAPABILITY", "STATUS", "MESSAGE"),
+            ("CAPABILITY", Column("STATUS", status=True), Column("MESSAGE", "fold", least=24)),
             [(entry["key"], entry["status"], entry["message"]) for entry in node["capabilities"]],
         )
 

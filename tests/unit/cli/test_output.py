@@ -123,7 +123,7 @@ def test_patience_ends() -> None:
 
 
 TABLE = (
-    "from axern.cli.output import put_table;"
+    "from axern.cli.table import put_table;"
     "name = '[bold]x[/bold] \\x1b[31m' + 'long ' * 9;"
     "put_table(('ID', 'NAME'), [('0123456789ab', name), (1, 2)])"
 )
@@ -139,7 +139,7 @@ NAME = r"[bold]x[/bold] \x1b[31m" + ("long " * 9).rstrip()
 )
 def test_a_terminal_of_any_width_shows_everything(columns: int, lines: list[str]) -> None:
     ours, theirs = pty.openpty()
-    environment = os.environ | {"COLUMNS": str(columns)}
+    environment = os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"}
     subprocess.run([sys.executable, "-c", TABLE], stdout=theirs, env=environment, check=True)
     os.close(theirs)
     seen = b""
