@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
 from axern.daemon.crew import Crew
-from axern.daemon.runs import CANCELLED, FAILED, RunExit, wall_ms
+from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
 from axern.runtime import monitor, teardown
+from axern.runtime import outcome as ending
+from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, StateConflict
 from ledger.reservation import RESERVED, RETIRING, STOPPING, Reservation
@@ -26,10 +28,11 @@ from ledger.reservation import RESERVED, RETIRING, STOPPING, Reservation
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from axern.daemon.launcher import Found, Outcome
+    from axern.daemon.launcher import Found
     from axern.daemon.life import Life
     from axern.daemon.runs import RunSpec, RunStore
     from axern.runtime.layout import Layout, SandboxPaths
+    from axern.runtime.outcome import Outcome
     from axern.settings import Settings
     from ledger.clock import Now
     from ledger.committer import Committer
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-USER_CANCELLED = CANCELLED
+USER_CANCELLED = ending.CANCELLED
 EXPIRED = "expired"
 MONITOR_LOST = "monitor-lost"
 
@@ -97,7 +100,7 @@ class Course:
             if reservation.phase != RESERVED:
                 outcome = await self._resume(life, reservation)
             elif spec is None:
-                outcome = launcher.failed("the run's spec is missing")
+                outcome = ending.failed("the run's spec is missing")
             else:
                 outcome = await self._launch(life, spec)
         return outcome or await self._watch(life)
@@ -126,7 +129,7 @@ class Course:
                 # What a runtime says may quote the command line, which belongs in no log.
                 why = error if isinstance(error, HostError) else type(error).__name__
                 _log.warning("sandbox %s: not started: %s", spec.id, why)
-                return launcher.outcome_of(error)
+                return ending.outcome_of(error)
         await self._running(life, created)
         return None
 
@@ -189,7 +192,7 @@ class Course:
                 return _ended(life, ended)
             if life.must_stop():
                 return _stopped(life)
-            return launcher.failed("the daemon ended during the launch; nothing was started")
+            return ending.failed("the daemon ended during the launch; nothing was started")
 
     async def _watch(self, life: Life) -> Outcome:
         """Wait until the workload has ended, ending it where that was asked for."""
@@ -275,7 +278,7 @@ class Course:
         """Make the exit record durable, however long the disk takes to have room for it."""
         if outcome is None:
             ended = _read_exit(self._layout.sandbox(reservation.id))
-            outcome = _ended(life, ended) if ended else launcher.failed("it ended unseen")
+            outcome = _ended(life, ended) if ended else ending.failed("it ended unseen")
         record = RunExit(
             status=outcome.status,
             exit_code=outcome.exit_code,
@@ -312,7 +315,7 @@ class Course:
                 attempt += 1
                 await life.pause(pause_s)
             else:
-                return launcher.evidence_text(evidence)
+                return evidence.text()
 
     async def _commit(self, operation: Callable[[State], Change]) -> Reservation:
         """Commit, however long that takes: what happened on the host can't be taken back."""
@@ -334,13 +337,13 @@ def _read_exit(paths: SandboxPaths) -> monitor.ExitRecord | None:
 
 
 def _stopped(life: Life) -> Outcome:
-    return launcher.stopped(life.stop_reason or USER_CANCELLED, None, None)
+    return ending.stopped(life.stop_reason or USER_CANCELLED, None, None)
 
 
 def _ended(life: Life, ended: monitor.ExitRecord) -> Outcome:
     if life.stop_reason is not None:
-        return launcher.stopped(life.stop_reason, ended.exit_code, ended.ended_at_ms)
-    return launcher.exited(ended.exit_code, ended.ended_at_ms)
+        return ending.stopped(life.stop_reason, ended.exit_code, ended.ended_at_ms)
+    return ending.exited(ended.exit_code, ended.ended_at_ms)
 
 
 def _after_kill(life: Life, ended: monitor.ExitRecord | None) -> Outcome:
@@ -349,10 +352,10 @@ def _after_kill(life: Life, ended: monitor.ExitRecord | None) -> Outcome:
         return _ended(life, ended)
     if life.must_stop():
         return _stopped(life)
-    return launcher.Outcome(
-        FAILED,
+    return ending.Outcome(
+        ending.FAILED,
         None,
-        launcher.OWN_FAILURE,
+        ending.OWN_FAILURE,
         MONITOR_LOST,
         "the monitor ended without an exit record",
     )

@@ -1,4 +1,4 @@
-"""The steps of a launch that touch the host, and the words for how a run ended.
+"""The steps of a launch that touch the host.
 
 Every call here blocks and runs in a worker thread; the ledger's commits around them are the
 caller's. Nothing is undone here: whatever fails is buried.
@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from axern.daemon.runs import CANCELLED, FAILED, SUCCEEDED
-from axern.errors import ProgramError
 from axern.host import process
 from axern.runtime import adopt, launch
 from axern.runtime.oci import SandboxSpec
@@ -18,25 +16,10 @@ from axern.runtime.oci import SandboxSpec
 if TYPE_CHECKING:
     from axern.daemon.runs import RunSpec
     from axern.runtime.layout import Layout
-    from axern.runtime.teardown import Evidence
     from axern.settings import Settings
-    from ledger.errors import AxernError
     from ledger.reservation import CgroupIdentity, ProcessIdentity, Reservation
 
-OWN_FAILURE = 125
 _HOSTNAME_LENGTH = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended; `exit_code` None where the workload never ran or nobody saw it end."""
-
-    status: str
-    exit_code: int | None
-    cli_exit_code: int
-    diagnostic_code: str | None = None
-    message: str | None = None
-    finished_wall_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,49 +72,6 @@ def find(runtime: str, layout: Layout, sandbox_id: str) -> Found | None:
 def is_alive(identity: ProcessIdentity) -> bool:
     """Tell whether exactly this process still runs."""
     return process.is_alive(identity)
-
-
-def exited(exit_code: int, finished_wall_ms: int) -> Outcome:
-    """Return the outcome of a workload that ended by itself."""
-    status = SUCCEEDED if exit_code == 0 else FAILED
-    diagnostic = None if exit_code == 0 else "process-exited"
-    return Outcome(status, exit_code, exit_code, diagnostic, finished_wall_ms=finished_wall_ms)
-
-
-def stopped(reason: str, exit_code: int | None, finished_wall_ms: int | None) -> Outcome:
-    """Return the outcome of a workload that was asked to end for *reason*."""
-    return Outcome(
-        CANCELLED if reason == CANCELLED else FAILED,
-        exit_code,
-        OWN_FAILURE if exit_code is None else exit_code,
-        None if reason == CANCELLED else reason,
-        f"stopped: {reason}",
-        finished_wall_ms,
-    )
-
-
-def failed(message: str, cli_exit_code: int = OWN_FAILURE) -> Outcome:
-    """Return the outcome of a run that never started."""
-    return Outcome(FAILED, None, cli_exit_code, "runtime-start-error", message)
-
-
-def outcome_of(error: AxernError | OSError) -> Outcome:
-    """Return the outcome of a launch that ended with *error*; the host's own has no words for it.
-
-    Such as a full disk, or no file descriptor left.
-    """
-    if isinstance(error, OSError):
-        return failed(f"the host refused: {error.strerror or error}")
-    code = error.exit_code if isinstance(error, ProgramError) else OWN_FAILURE
-    return failed(f"{error.message}; {error.hint}" if error.hint else error.message, code)
-
-
-def evidence_text(evidence: Evidence) -> str:
-    """Return what a burial proved, as one line for the journal."""
-    return (
-        f"boot {evidence.boot_id}: exit {evidence.exit_code}, killed {evidence.killed}, "
-        f"unmounted {len(evidence.unmounted)}, removed {len(evidence.removed)}, nothing left"
-    )
 
 
 def _wall_identity(layout: Layout, sandbox_id: str) -> CgroupIdentity:

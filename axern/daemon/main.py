@@ -26,9 +26,8 @@ from axern.daemon.reconcile import Reconciler
 from axern.daemon.runs import RunStore
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
-from axern.host.cgroup import find_hierarchies
 from axern.runtime import template
-from axern.runtime.layout import Layout
+from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
 from ledger.errors import (
     AxernError,
@@ -43,6 +42,7 @@ from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
 if TYPE_CHECKING:
+    from axern.runtime.layout import Layout
     from axern.settings import Settings
 
 EXIT_FAILED = 1
@@ -52,8 +52,6 @@ EXIT_CONFIG = 78
 """75 and 78 are sysexits.h's EX_TEMPFAIL and EX_CONFIG: a restart would meet the same."""
 
 _REST_TIMEOUT_S = 30.0
-_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-
 _log = logging.getLogger("axernd")
 
 
@@ -104,41 +102,11 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
         return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
 
 
-def layout_of(settings: Settings) -> Layout:
-    """Return where everything is, with the programs searched for where none is configured.
-
-    Raises:
-        InvalidArgument: A configured folder has a name that can't be mounted.
-    """
-    hierarchies = find_hierarchies()
-    cgroup_root = settings.cgroup_root or "axern"
-    try:
-        return Layout(
-            state_dir=settings.state_dir,
-            run_dir=settings.run_dir,
-            filestore=f"{settings.state_dir}/filestore",
-            templates=f"{settings.state_dir}/templates",
-            cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
-            hierarchies=hierarchies,
-            runc=_program("runc", settings.runc),
-            runsc=_program("runsc", settings.runsc),
-            conmon=_program("conmon", settings.conmon),
-        )
-    except ValueError as error:
-        raise InvalidArgument(f"state_dir or run_dir: {error}") from error
-
-
-def _program(name: str, configured: str) -> str:
-    candidates = (f"{folder}/{name}" for folder in _PROGRAM_FOLDERS)
-    found = next((path for path in candidates if os.access(path, os.X_OK)), f"/usr/bin/{name}")
-    return configured or found
-
-
 async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
     layout = layout_of(settings)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(instance.sole_user_of(settings.run_dir))
+        stack.enter_context(sole_user_of(settings.run_dir))
         instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
         ledger = Ledger.open(
             settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"

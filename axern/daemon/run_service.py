@@ -14,11 +14,12 @@ from axern.daemon import streams
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
-from axern.daemon.runs import RunExit, RunSpec
+from axern.daemon.runs import RunSpec
 from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.runtime import template
 from axern.runtime.output import read_log
+from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import RESERVED, RUN, Owner, Reservation

@@ -7,29 +7,31 @@ before that entry goes. Arguments and environment stand here and nowhere else.
 from __future__ import annotations
 
 import contextlib
-import errno
-import logging
 import os
 import re
 import shutil
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from axern.runtime.record import (
+    RunExit,
+    decode,
+    exit_path,
+    save_exit,
+    spec_path,
+    sync_folder,
+    write_durably,
+)
 from ledger.errors import CommitFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_log = logging.getLogger(__name__)
-
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """An id as the daemon makes it, and the name of the run's folder."""
-SUCCEEDED = "succeeded"
-FAILED = "failed"
-CANCELLED = "cancelled"
 
 
 class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,25 +53,6 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     template: str | None = None
 
 
-class RunExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a run ended.
-
-    `exit_code` is the workload's, 128 + N for a signal, or None if it never ran or nobody saw it
-    end; `cli_exit_code` is what the command line passes on.
-    """
-
-    status: str
-    exit_code: int | None
-    cli_exit_code: int
-    finished_wall_ms: int
-    started_wall_ms: int | None = None
-    diagnostic_code: str | None = None
-    message: str | None = None
-
-
-Record = TypeVar("Record", RunSpec, RunExit)
-
-
 @dataclass(frozen=True, slots=True)
 class RunStore:
     """The folder *root* of all runs, 0700, owned by root."""
@@ -85,8 +68,8 @@ class RunStore:
         folder = f"{self.root}/{spec.id}"
         try:
             os.mkdir(folder, 0o700)
-            _write_durably(f"{folder}/spec.json", msgspec.json.encode(spec))
-            _sync_folder(self.root)
+            write_durably(spec_path(folder), msgspec.json.encode(spec))
+            sync_folder(self.root)
         except OSError as error:
             self.discard(spec.id)
             raise CommitFailed(
@@ -96,21 +79,19 @@ class RunStore:
 
     def save_exit(self, run_id: str, record: RunExit) -> None:
         """Record how the run ended, durably; one that is recorded already stays as it is."""
-        if self.exit(run_id) is None:
-            os.makedirs(f"{self.root}/{run_id}", 0o700, exist_ok=True)
-            _write_durably(f"{self.root}/{run_id}/exit.json", msgspec.json.encode(record))
+        save_exit(f"{self.root}/{run_id}", record)
 
     def spec(self, run_id: str) -> RunSpec | None:
         """Return the run's spec, or None if there is no such run."""
-        return _decode(f"{self.root}/{run_id}/spec.json", RunSpec)
+        return decode(spec_path(f"{self.root}/{run_id}"), RunSpec)
 
     def exit(self, run_id: str) -> RunExit | None:
         """Return how the run ended, or None while it has not."""
-        return _decode(f"{self.root}/{run_id}/exit.json", RunExit)
+        return decode(exit_path(f"{self.root}/{run_id}"), RunExit)
 
     def has_ended(self, run_id: str) -> bool:
         """Tell whether there is an exit record, be it one that can't be read."""
-        return os.path.lexists(f"{self.root}/{run_id}/exit.json")
+        return os.path.lexists(exit_path(f"{self.root}/{run_id}"))
 
     def discard(self, run_id: str) -> None:
         """Remove all of the run; one that is not there is fine."""
@@ -149,47 +130,3 @@ class RunStore:
 def wall_ms() -> int:
     """Return the wall clock in milliseconds since the epoch, for display."""
     return time.time_ns() // 1_000_000
-
-
-def _write_durably(path: str, data: bytes) -> None:
-    """Let *path* appear whole or not at all, and be there after a power failure."""
-    temporary = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
-    descriptor = os.open(
-        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(descriptor)
-    os.rename(temporary, path)
-    _sync_folder(os.path.dirname(path))
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _decode(path: str, kind: type[Record]) -> Record | None:
-    """Return the record in *path*, or None where there is none that this program wrote.
-
-    A damaged one concerns its run alone, so it is logged and not raised.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            return msgspec.json.decode(file.read(), type=kind)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except msgspec.DecodeError as error:
-        _log.error("%s is damaged: %s", path, error)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        _log.error("%s is a link, which this program never makes", path)
-    return None

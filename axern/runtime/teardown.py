@@ -46,6 +46,13 @@ class Evidence:
     unmounted: tuple[str, ...]
     removed: tuple[str, ...]
 
+    def text(self) -> str:
+        """Return what was proved, as one line for the journal."""
+        return (
+            f"boot {self.boot_id}: exit {self.exit_code}, killed {self.killed}, "
+            f"unmounted {len(self.unmounted)}, removed {len(self.removed)}, nothing left"
+        )
+
 
 def stop(
     runtime_name: str, layout: Layout, sandbox_id: str, *, grace_s: float = STOP_GRACE_S

@@ -10,7 +10,7 @@ import pytest
 
 from axern import __version__
 from axern.cli.options import Phase, Status
-from axern.daemon import runs
+from axern.runtime import outcome
 from ledger.reservation import PHASES
 from tests.cli.command import Axern
 from tests.cli.fake import AT, DIMENSIONS, FakeDaemon
@@ -105,7 +105,7 @@ def test_an_unknown_filter_is_refused_with_the_known_ones(
 
 def test_the_filters_are_the_words_of_the_daemon() -> None:
     assert get_args(Phase) == PHASES
-    assert get_args(Status) == (*PHASES, runs.SUCCEEDED, runs.FAILED, runs.CANCELLED)
+    assert get_args(Status) == (*PHASES, outcome.SUCCEEDED, outcome.FAILED, outcome.CANCELLED)
 
 
 def test_fields_are_in_one_column(axern: Axern, fake: FakeDaemon) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from axern import config
 from axern.api.client import Client
-from axern.daemon.main import layout_of
 from axern.errors import DaemonUnreachable
 from axern.failpoint import VARIABLE
 from axern.host import cgroup, filestore
+from axern.runtime.configured import layout_of
 from axern.runtime.layout import Layout
 from tests.host.conftest import VOLATILE, Lab, command_lines, wait_until
 

@@ -17,6 +17,7 @@ LEDGER_IO = (
     "ledger.store",
     "ledger.committer",
     "ledger.reader",
+    "ledger.history",
     "ledger.testing",
     "ledger.__main__",
 )
@@ -34,7 +35,7 @@ CLOCK_CALLS = frozenset({"now", "utcnow", "today"})
 HOMES = {
     "filelock": ("ledger.store",),
     "httptools": ("axern.api.server", "axern.api.protocol"),
-    "msgspec": ("ledger.codec", "axern.api", "axern.daemon"),
+    "msgspec": ("ledger.codec", "axern.api", "axern.daemon", "axern.runtime.record"),
     "psutil": ("axern.host.inventory",),
     "pydantic": ("axern.config", "axern.settings", "axern.api.schema"),
     "pyroute2": ("axern.host.network",),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from axern import config
-from axern.daemon.main import EXIT_CONFIG, _guarded, layout_of
+from axern.daemon.main import EXIT_CONFIG, _guarded
+from axern.runtime.configured import layout_of
 from axern.settings import Settings
 from ledger.errors import InvalidArgument
 

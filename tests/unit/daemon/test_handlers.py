@@ -11,7 +11,7 @@ import pytest
 
 from axern.api.schema import DNS_LABEL, HeartbeatRequest, ReserveRequest, RunRequest
 from axern.daemon.handlers import Handlers, Route, error_response
-from axern.daemon.runs import RunExit
+from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.admission import Refusal, Shortfall
 from ledger.errors import CODES, AdmissionRefused, AxernError

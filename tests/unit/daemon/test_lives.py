@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from axern.daemon import launcher
 from axern.daemon.course import _read_exit
 from axern.daemon.lives import Lives
 from axern.errors import ProgramNotFound
 from axern.host.cgroup import Hierarchies
+from axern.runtime import outcome
 from axern.runtime.layout import Layout, SandboxPaths
 from tests.unit.daemon.rig import rig
 
@@ -37,10 +37,10 @@ def test_an_exit_file_without_a_code_says_nothing(paths: SandboxPaths, text: str
 
 
 def test_how_a_launch_failed() -> None:
-    full = launcher.outcome_of(OSError(28, "No space left on device"))
+    full = outcome.outcome_of(OSError(28, "No space left on device"))
     assert (full.status, full.exit_code, full.cli_exit_code) == ("failed", None, 125)
     assert full.message == "the host refused: No space left on device"
-    missing = launcher.outcome_of(ProgramNotFound("x", "not found"))
+    missing = outcome.outcome_of(ProgramNotFound("x", "not found"))
     assert (missing.exit_code, missing.cli_exit_code) == (None, 127)
     assert missing.diagnostic_code == "runtime-start-error"
 

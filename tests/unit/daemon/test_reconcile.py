@@ -15,9 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from axern.daemon.reconcile import Reconciler
-from axern.daemon.runs import RunExit, RunStore
+from axern.daemon.runs import RunStore
 from axern.errors import HostError
 from axern.host import process
+from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import CommitFailed
 from ledger.reservation import CgroupIdentity, ProcessIdentity

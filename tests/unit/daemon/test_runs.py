@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from axern.daemon.runs import RunExit, RunSpec, RunStore
+from axern.daemon.runs import RunSpec, RunStore
+from axern.runtime.record import RunExit
 from ledger.errors import CommitFailed
 
 ID = "0123456789abcdef" * 2

@@ -1,0 +1,81 @@
+"""What the configuration says of the host: where everything is, and who alone may use it now."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from axern.host.cgroup import find_hierarchies
+from axern.runtime.layout import Layout
+from ledger.errors import InvalidArgument, LedgerBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from axern.settings import Settings
+
+_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_LOCK = "axernd.lock"
+_LONGEST_PID = 20
+
+
+def layout_of(settings: Settings) -> Layout:
+    """Return where everything is, with the programs searched for where none is configured.
+
+    Raises:
+        InvalidArgument: A configured folder has a name that can't be mounted.
+    """
+    hierarchies = find_hierarchies()
+    cgroup_root = settings.cgroup_root or "axern"
+    try:
+        return Layout(
+            state_dir=settings.state_dir,
+            run_dir=settings.run_dir,
+            filestore=f"{settings.state_dir}/filestore",
+            templates=f"{settings.state_dir}/templates",
+            cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
+            hierarchies=hierarchies,
+            runc=_program("runc", settings.runc),
+            runsc=_program("runsc", settings.runsc),
+            conmon=_program("conmon", settings.conmon),
+        )
+    except ValueError as error:
+        raise InvalidArgument(f"state_dir or run_dir: {error}") from error
+
+
+def _program(name: str, configured: str) -> str:
+    candidates = (f"{folder}/{name}" for folder in _PROGRAM_FOLDERS)
+    found = next((path for path in candidates if os.access(path, os.X_OK)), f"/usr/bin/{name}")
+    return configured or found
+
+
+@contextlib.contextmanager
+def sole_user_of(run_dir: str) -> Iterator[None]:
+    """Hold *run_dir* for this process: two ledgers must not share sockets, mounts and exits.
+
+    Raises:
+        LedgerBusy: Another daemon uses it; the message names its pid.
+        InvalidArgument: It can't be made or written to.
+    """
+    try:
+        os.makedirs(run_dir, mode=0o755, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(f"{run_dir}/{_LOCK}", flags, 0o600)
+    except OSError as error:
+        raise InvalidArgument(f"run_dir: {run_dir}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, _LONGEST_PID, 0).decode(errors="replace").strip()
+            raise LedgerBusy(
+                f"run_dir {run_dir} is used by another axernd, process {holder}",
+                hint="stop that one, or give this one a run_dir of its own",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

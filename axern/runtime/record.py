@@ -1,0 +1,93 @@
+"""The files that remember a run: each whole or not at all, durable, and read with distrust."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from typing import TypeVar
+
+import msgspec
+
+_log = logging.getLogger(__name__)
+
+Record = TypeVar("Record")
+
+
+class RunExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a run ended.
+
+    `exit_code` is the workload's, 128 + N for a signal, or None if it never ran or nobody saw it
+    end; `cli_exit_code` is what the command line passes on.
+    """
+
+    status: str
+    exit_code: int | None
+    cli_exit_code: int
+    finished_wall_ms: int
+    started_wall_ms: int | None = None
+    diagnostic_code: str | None = None
+    message: str | None = None
+
+
+def exit_path(run_folder: str) -> str:
+    """Return where the exit record of the run in *run_folder* stands."""
+    return f"{run_folder}/exit.json"
+
+
+def spec_path(run_folder: str) -> str:
+    """Return where the spec of the run in *run_folder* stands."""
+    return f"{run_folder}/spec.json"
+
+
+def save_exit(run_folder: str, record: RunExit) -> None:
+    """Record how the run ended, durably; one that is recorded already stays as it is."""
+    if decode(exit_path(run_folder), RunExit) is None:
+        os.makedirs(run_folder, 0o700, exist_ok=True)
+        write_durably(exit_path(run_folder), msgspec.json.encode(record))
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Let *path* appear whole or not at all, and be there after a power failure."""
+    temporary = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.rename(temporary, path)
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in the folder *path* durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def decode(path: str, kind: type[Record]) -> Record | None:
+    """Return the record in *path*, or None where there is none that this program wrote.
+
+    A damaged one concerns its run alone, so it is logged and not raised.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except msgspec.DecodeError as error:
+        _log.error("%s is damaged: %s", path, error)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        _log.error("%s is a link, which this program never makes", path)
+    return None

@@ -1,0 +1,100 @@
+"""Who may release what, and what has to happen first: one rule for the daemon and for who has none.
+
+What runs is never uncharged: it is stopped first, and only where that was asked for with a reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.units import format_rfc3339
+
+if TYPE_CHECKING:
+    from ledger.reservation import Reservation
+
+LONGEST_REASON = 256
+"""Characters of a reason; it stands in the journal, in tables and in the run's record."""
+
+UNCHARGE = "uncharge"
+BURY = "bury"
+STOP = "stop"
+"""What a release takes: a lease is only uncharged; of a sandbox that doesn't run it must be proved
+that nothing is left; what runs is stopped before that."""
+
+_BY = "released by uid "
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A wish to release: whose it is, and whether what runs shall be stopped, and why.
+
+    Raises:
+        InvalidArgument: `force` without a reason, or a reason that no table could show.
+    """
+
+    uid: int
+    force: bool = False
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a reason that can't be kept."""
+        if self.reason is None:
+            if self.force:
+                raise InvalidArgument(
+                    "reason: force needs one, of 1 to 256 characters",
+                    hint="it is kept in the journal and shown to the owner of what was stopped",
+                )
+            return
+        length = len(self.reason)
+        if not 1 <= length <= LONGEST_REASON or not self.reason.strip():
+            raise InvalidArgument(
+                f"reason: {length} characters; it must have 1 to {LONGEST_REASON}, and a word"
+            )
+        if not self.reason.isprintable():
+            raise InvalidArgument("reason: it must be one line without control characters")
+
+    @property
+    def note(self) -> str:
+        """Return who releases it and why, as the journal and the run's record have it."""
+        return f"{_BY}{self.uid}" + (f": {self.reason}" if self.reason else "")
+
+
+def is_note(text: str | None) -> bool:
+    """Tell whether *text*, the reason of an entry, is that of a release."""
+    return text is not None and text.startswith(_BY)
+
+
+def require_right(owner_uid: int, asked: Asked, reservation_id: str) -> None:
+    """Raise PermissionDenied unless *asked* comes from root or from the owner."""
+    if asked.uid not in (0, owner_uid):
+        raise PermissionDenied(
+            f"reservation {reservation_id} belongs to uid {owner_uid}, and you are uid {asked.uid}",
+            hint="its owner may release it, or root",
+        )
+
+
+def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
+    """Return what the release of *row* takes: `UNCHARGE`, `BURY` or `STOP`.
+
+    Args:
+        row: The entry.
+        asked: The wish.
+        runs: Whether a process of its sandbox lives or may come to life, as the caller has seen.
+    Raises:
+        PermissionDenied: It is somebody else's.
+        StateConflict: It runs, and *asked* has no force.
+    """
+    require_right(row.owner.uid, asked, row.id)
+    if not row.is_sandbox:
+        return UNCHARGE
+    if not runs:
+        return BURY
+    if not asked.force:
+        since = format_rfc3339(row.started_wall_ms or row.created_wall_ms)
+        raise StateConflict(
+            f"reservation {row.id} is {row.phase} since {since}, and what runs is not released",
+            hint=f"end it first: axern run cancel {row.id}",
+        )
+    return STOP

@@ -1,0 +1,76 @@
+"""The law of releases, over every phase, owner, user and wish."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledger import release
+from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.release import BURY, STOP, UNCHARGE, Asked
+from ledger.reservation import EXTERNAL, OWNER_KINDS, PHASES, Owner
+from tests.unit.ledger.samples import ask, host_state, proposal, reserve
+
+UIDS = st.sampled_from((0, 1000, 1001))
+ROW = reserve(host_state(), proposal("a" * 32, ask(cpu=10, memory=1024)))
+
+
+def outcome(kind: str, owner_uid: int, phase: str, asked: Asked, *, runs: bool) -> str:
+    row = replace(ROW, owner=Owner(kind, owner_uid), phase=phase)
+    try:
+        return release.steps(row, asked, runs=runs)
+    except (PermissionDenied, StateConflict) as error:
+        return error.code
+
+
+@given(
+    st.sampled_from(OWNER_KINDS),
+    UIDS,
+    st.sampled_from(PHASES),
+    UIDS,
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_law(kind: str, owner_uid: int, phase: str, uid: int, force: bool, runs: bool) -> None:
+    asked = Asked(uid, force, "a reason" if force else None)
+    told = outcome(kind, owner_uid, phase, asked, runs=runs)
+    if uid not in (0, owner_uid):
+        assert told == "permission_denied"
+    elif kind == EXTERNAL:
+        assert told == UNCHARGE
+    elif not runs:
+        assert told == BURY
+    else:
+        assert told == (STOP if force else "state_conflict")
+    # What runs never gets away with less than being stopped.
+    if kind != EXTERNAL and runs:
+        assert told not in (UNCHARGE, BURY)
+    # Force never makes anything impossible that was possible without it.
+    gentle = outcome(kind, owner_uid, phase, Asked(uid), runs=runs)
+    if gentle in (UNCHARGE, BURY):
+        assert told == gentle
+
+
+@given(UIDS, st.booleans(), st.none() | st.text(max_size=300))
+def test_what_is_kept_of_a_reason_fits_on_a_line(uid: int, force: bool, reason: str | None) -> None:
+    good = reason is not None and 1 <= len(reason) <= 256 and reason.isprintable()
+    try:
+        asked = Asked(uid, force, reason)
+    except InvalidArgument:
+        assert (force and reason is None) or not good or not (reason or "").strip()
+        return
+    assert (reason is None and not force) or good
+    assert release.is_note(asked.note)
+    assert asked.note.isprintable()
+    assert asked.note.endswith(reason or f"uid {uid}")
+
+
+def test_force_needs_a_reason() -> None:
+    with pytest.raises(InvalidArgument, match="1 to 256"):
+        Asked(0, force=True)
+
+
+@pytest.mark.parametrize("text", [None, "", "cancelled", "expired"])
+def test_other_reasons_are_no_release(text: str | None) -> None:
+    assert not release.is_note(text)
