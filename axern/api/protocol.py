@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from axern.api.places import Claim, Limits, Places
 from ledger.errors import AxernError, InvalidArgument, LedgerBusy
 
 HEADER_COUNT_LIMIT = 64
 HEAD_LIMIT_BYTES = 16 * 1024
+BODY_LIMIT_BYTES = 1024**2
 REQUEST_DEADLINE_S = 10.0
+"""For a client to send a request, and again for the daemon to answer it."""
 IDLE_DEADLINE_S = 30.0
-CONNECTION_LIMIT = 1024
-CONNECTION_LIMIT_PER_UID = 256
+BUSY_AFTER_S = 1.0
+"""How long a client without a place waits before it is told `busy`."""
+_SLICE_BYTES = 4096
+"""Parsed at a time, so that what is pipelined stays bytes until the requests before it are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +51,26 @@ ErrorView = Callable[[AxernError, str], Response]
 
 
 @dataclass(slots=True)
-class Connections:
-    """How many connections there are, in all and by uid; uid 0 has no cap of its own."""
+class Tally:
+    """Who is served by one server: connections, and streams and waits apart from them.
 
-    limit: int = CONNECTION_LIMIT
-    limit_per_uid: int = CONNECTION_LIMIT_PER_UID
-    total: int = 0
-    by_uid: Counter[int] = field(default_factory=Counter)
+    `open_limit` bounds all connections together by the descriptors that the process may have, so
+    that clients leave some for the daemon's own work.
+    """
 
-    def admit(self, uid: int) -> bool:
-        """Count one more connection of *uid* and tell whether it is within the limits."""
-        self.total += 1
-        self.by_uid[uid] += 1
-        within = uid == 0 or self.by_uid[uid] <= self.limit_per_uid
-        return within and self.total <= self.limit
+    connections: Places
+    streams: Places
+    open_limit: int
+    open: int = 0
 
-    def leave(self, uid: int) -> None:
-        """Count one connection of *uid* less."""
-        self.total -= 1
-        self.by_uid[uid] -= 1
-        if not self.by_uid[uid]:
-            del self.by_uid[uid]
+
+def _tally(limits: Limits) -> Tally:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Tally(
+        Places(limits.connections, limits.connections_per_uid),
+        Places(limits.streams, limits.streams_per_uid),
+        open_limit=descriptors // 2,
+    )
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -78,12 +82,16 @@ class LimitedProtocol(HttpToolsProtocol):
     """
 
     request_deadline_s = REQUEST_DEADLINE_S
+    answer_deadline_s = REQUEST_DEADLINE_S
     idle_deadline_s = IDLE_DEADLINE_S
-    limits = (CONNECTION_LIMIT, CONNECTION_LIMIT_PER_UID)
+    busy_after_s = BUSY_AFTER_S
+    limits = Limits()
 
-    tally: Connections
+    tally: Tally
     error_view: ErrorView
     peer: Peer
+    place: Claim | None = None
+    stream: Claim | None = None
     deadline: asyncio.TimerHandle | None = None
     stalled: asyncio.TimerHandle | None = None
     head_bytes = 0
@@ -94,30 +102,92 @@ class LimitedProtocol(HttpToolsProtocol):
     @classmethod
     def bound_to(cls, error_view: ErrorView) -> type[LimitedProtocol]:
         """Return a subclass for one server: its own count of connections and form of errors."""
-        attributes = {"tally": Connections(*cls.limits), "error_view": staticmethod(error_view)}
+        attributes = {"tally": _tally(cls.limits), "error_view": staticmethod(error_view)}
         return type("BoundProtocol", (cls,), attributes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Name the peer, count the connection, and expect a request soon."""
+        """Name the peer, and let it have a place or wait a moment for one."""
         super().connection_made(transport)
+        self.unparsed = bytearray()
         self.peer = _peer_of(transport.get_extra_info("socket"))
-        self.app_state = {**self.app_state, "peer": self.peer}
-        if not self.tally.admit(self.peer.uid):
-            self._answer(LedgerBusy("too many connections", hint="close some, or try again"))
-            return
-        self._expect_within(self.idle_deadline_s)
+        self.app_state = {**self.app_state, "connection": self}
+        self.tally.open += 1
+        if self.tally.open <= self.tally.open_limit:
+            self.place = self.tally.connections.ask(self.peer.uid, self._begin)
+        if self.place is None:
+            self._refuse_as_busy()
+        elif not self.place.held:
+            self.flow.pause_reading()
+            self._at_deadline(self.busy_after_s, self._refuse_as_busy)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection out."""
         self._expect_within(None)
         self._forget_stall()
-        self.tally.leave(self.peer.uid)
+        self.tally.open -= 1
+        for claim in (self.place, self.stream):
+            if claim is not None:
+                claim.leave()
         super().connection_lost(exc)
 
+    async def begin_stream(self) -> None:
+        """Count the connection among the streams from now on; the last thing it asks for.
+
+        Raises:
+            LedgerBusy: There were too many for a second.
+        """
+        granted = asyncio.Event()
+        self.stream = self.tally.streams.ask(self.peer.uid, granted.set)
+        try:
+            async with asyncio.timeout(self.busy_after_s if self.stream else 0):
+                await granted.wait()
+        except TimeoutError:
+            if self.stream is not None:
+                self.stream.leave()
+            raise LedgerBusy(
+                "too many streams are open", hint="end some, or try again in a while"
+            ) from None
+        if self.place is not None:
+            self.place.leave()
+
+    @property
+    def is_stream(self) -> bool:
+        """Tell whether it counts as a stream, so that no other request may follow."""
+        return self.stream is not None and self.stream.held
+
     def data_received(self, data: bytes) -> None:
-        """Parse *data*, unless the head has grown past its bound."""
+        """Parse *data* as far as it is its turn."""
+        self.unparsed += data
+        self._parse_on()
+
+    def _begin(self) -> None:
+        """Take requests: there is a place, now or after a wait."""
+        self._expect_within(self.idle_deadline_s)
+        self.flow.resume_reading()
+
+    def _refuse_as_busy(self) -> None:
+        if self.place is not None:
+            self.place.leave()
+        self._answer(LedgerBusy("too many connections", hint="close some, or try again"))
+
+    def _parse_on(self) -> None:
+        """Parse what has come, until a request has to wait for the one before it.
+
+        More is read when that is answered: a client that pipelines without end costs no more than
+        what was read at once.
+        """
+        while self.unparsed and not self.pipeline and not self.transport.is_closing():
+            part = bytes(self.unparsed[:_SLICE_BYTES])
+            del self.unparsed[:_SLICE_BYTES]
+            self._parse(part)
         if self.transport.is_closing():
-            return
+            self.unparsed.clear()
+        elif self.unparsed:
+            self.flow.pause_reading()
+            self._expect_within(None)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse *data*, unless the head has grown past its bound."""
         received = self.requests_received
         super().data_received(data)
         if self.receiving and not self.head_complete and received == self.requests_received:
@@ -146,8 +216,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self._answer(InvalidArgument("a request needs a content-length, no transfer-encoding"))
         elif self.parser.should_upgrade():
             self._answer(InvalidArgument("there is no other protocol to upgrade to"))
+        elif self._announced_bytes() > BODY_LIMIT_BYTES:
+            self._answer(InvalidArgument(f"the body exceeds {BODY_LIMIT_BYTES} bytes"))
         else:
             super().on_headers_complete()
+
+    def _announced_bytes(self) -> int:
+        """Return the length of the body; the parser has refused what is no single number."""
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        return int(lengths[0][:20]) if lengths else 0
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, unless the request was answered already."""
@@ -168,6 +245,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.receiving and self.cycle.response_complete:
             self._expect_within(self.idle_deadline_s)
+        if self.unparsed and not self.pipeline:
+            if self.receiving:
+                self._expect_within(self.request_deadline_s)  # it stood still while we did
+            self._parse_on()
 
     def pause_writing(self) -> None:
         """Expect the client to read its answer soon; a stream may be read as slowly as it likes."""
@@ -186,10 +267,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _expect_within(self, seconds: float | None) -> None:
         """Drop the connection after *seconds*, with what it has not read; None is never."""
+        self._at_deadline(seconds, self.transport.abort)
+
+    def _at_deadline(self, seconds: float | None, call: Callable[[], None]) -> None:
         if self.deadline is not None:
             self.deadline.cancel()
-        later = self.loop.call_later
-        self.deadline = None if seconds is None else later(seconds, self.transport.abort)
+        self.deadline = None if seconds is None else self.loop.call_later(seconds, call)
 
     def _forget_stall(self) -> None:
         if self.stalled is not None:

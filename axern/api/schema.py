@@ -19,6 +19,7 @@ from ledger.spec import ResourceSpec
 from ledger.units import MAX_INTEGER
 
 ARGV_ITEMS_LIMIT = 256
+ENV_ITEMS_LIMIT = 256
 STRING_LIMIT_BYTES = 131_071
 TOTAL_LIMIT_BYTES = 128 * 1024 - 4096
 """One string, and all of argv or env: what Linux takes. Source: execve(2), MAX_ARG_STRLEN."""
@@ -84,7 +85,9 @@ def _command(command: list[str]) -> list[str]:
 def _environment(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not name or "=" in name:
-            raise ValueError(f"{name!r} is not a variable name: it is empty or contains '='")
+            raise ValueError(
+                f"{name[:_SHOWN_LENGTH]!r} is not a variable name: it is empty or contains '='"
+            )
     _bounded_total([f"{name}={value}" for name, value in env.items()])
     return env
 
@@ -157,7 +160,9 @@ class RunRequest(Demanding):
         Field(min_length=1, max_length=ARGV_ITEMS_LIMIT),
         AfterValidator(_command),
     ]
-    env: Annotated[dict[Text, Text], AfterValidator(_environment)] = Field(default_factory=dict)
+    env: Annotated[
+        dict[Text, Text], Field(max_length=ENV_ITEMS_LIMIT), AfterValidator(_environment)
+    ] = Field(default_factory=dict)
     cwd: Path = "/"
     template: Label | None = None
     rootfs: Path | None = None

@@ -1,7 +1,7 @@
 """Serve HTTP/1.1 on a unix socket: whole requests in, answers or streams out, no routes.
 
-uvicorn parses and writes HTTP, `protocol` bounds the head of a request and names the peer; this
-file bounds the body, reads JSON strictly, and turns every error into the one problem format.
+uvicorn parses and writes HTTP, `protocol` bounds a request and names the peer; this file reads
+JSON strictly, bounds the time of an answer, and turns every error into the one problem format.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
-import math
 import os
 import secrets
 import socket
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl
@@ -24,19 +22,21 @@ from urllib.parse import parse_qsl
 import uvicorn
 
 from axern.api.protocol import (
-    CONNECTION_LIMIT,
     IDLE_DEADLINE_S,
     ErrorView,
     LimitedProtocol,
     Peer,
     Response,
 )
-from ledger.errors import AxernError, InvalidArgument
+from axern.api.strict_json import parse_json_object
+from ledger.errors import AxernError, InvalidArgument, LedgerBusy
 
-BODY_LIMIT_BYTES = 1024**2
-JSON_DEPTH_LIMIT = 8
-SHOWN_LENGTH = 64
-"""How much of a client's own text an error repeats."""
+QUERY_LIMIT = 16
+OVERDUE_LIMIT = 256
+"""So many requests may go on after their client was told `busy`; then nothing new is begun."""
+BACKLOG = 1024
+_REST_AFTER_EXHAUSTION_S = 0.5
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 
 _log = logging.getLogger(__name__)
 
@@ -70,76 +70,39 @@ class StreamResponse:
     content_type: str = "text/event-stream"
 
 
-Handler = Callable[[Request], Awaitable[Response | StreamResponse]]
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer that may be long in coming: counted like a stream, ended if the client leaves."""
+
+    answer: Coroutine[Any, Any, Response]
 
 
-def parse_json_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in *body*, read strictly; raises InvalidArgument for anything else."""
-    try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
-        if b"\\u" in body:
-            _refuse_lone_surrogates(value)
-    except RecursionError:
-        raise InvalidArgument(f"the body nests deeper than {JSON_DEPTH_LIMIT}") from None
-    except ValueError as error:
-        raise InvalidArgument(f"the body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument("the body must be a JSON object")
-    if _depth(value) > JSON_DEPTH_LIMIT:
-        raise InvalidArgument(f"the body nests deeper than {JSON_DEPTH_LIMIT}")
-    return value
+Answer = Response | StreamResponse | Later
+Handler = Callable[[Request], Awaitable[Answer]]
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {key[:SHOWN_LENGTH]!r} stands twice")
-    return unique
+class Listener(socket.socket):
+    """A listening socket that asks for descriptors in moderation when there are none.
+
+    asyncio waits a second after such a failure, but first tries again, logs and plans the next
+    attempt once for every place in the backlog; here all but the first find nobody waiting.
+    """
+
+    _rest_until_s = 0.0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection; raises BlockingIOError while there were no descriptors."""
+        if time.monotonic() < self._rest_until_s:
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self._rest_until_s = time.monotonic() + _REST_AFTER_EXHAUSTION_S
+            raise
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:SHOWN_LENGTH]} is larger than any number")
-    return number
-
-
-def _refuse_lone_surrogates(value: object) -> None:
-    r"""Refuse what an escape such as `\ud800` alone makes: no UTF-8 could ever hold it."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("a text has half of a surrogate pair") from None
-
-
-def _depth(value: object) -> int:
-    deepest = 0
-    level = [value]
-    while level and deepest <= JSON_DEPTH_LIMIT:
-        inner: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner.extend(item.values())
-            elif isinstance(item, list):
-                inner.extend(item)
-            else:
-                continue
-        deepest += any(isinstance(item, (dict, list)) for item in level)
-        level = inner
-    return deepest
-
-
-def listen(path: str, group_id: int | None) -> socket.socket:
+def listen(path: str, group_id: int | None) -> Listener:
     """Return a listening socket at *path*, mode 0660 and owned by *group_id* from its first moment.
 
     It is bound under a private name and renamed, so that a client never meets wider rights, nor a
@@ -154,13 +117,13 @@ def listen(path: str, group_id: int | None) -> socket.socket:
         raise InvalidArgument(f"socket {path}: {error.strerror or error}") from error
 
 
-def _listen(path: str, group_id: int | None) -> socket.socket:
+def _listen(path: str, group_id: int | None) -> Listener:
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     if _is_served(path):
         raise InvalidArgument(
             f"socket {path}: somebody serves on it already", hint="give this daemon another one"
         )
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     private = f"{path}.{secrets.token_hex(4)}"
     previous_mask = os.umask(0o177)
     try:
@@ -170,7 +133,7 @@ def _listen(path: str, group_id: int | None) -> socket.socket:
     if group_id is not None:
         os.chown(private, -1, group_id)
     os.chmod(private, 0o660)
-    listener.listen(CONNECTION_LIMIT)
+    listener.listen(BACKLOG)
     listener.settimeout(0)
     os.rename(private, path)
     return listener
@@ -182,62 +145,60 @@ def _is_served(path: str) -> bool:
 
 
 class _Application:
-    """The ASGI side: read a bounded body, call the handler, send what it returns."""
+    """The ASGI side: read the body, call the handler, send what it returns."""
 
-    def __init__(self, handler: Handler, error_view: ErrorView) -> None:
+    def __init__(self, handler: Handler, error_view: ErrorView, deadline_s: float) -> None:
         self._handler = handler
         self._error_view = error_view
+        self._deadline_s = deadline_s
+        self._overdue: set[asyncio.Task[Answer]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request_id = secrets.token_hex(8)
+        connection: LimitedProtocol = scope["state"]["connection"]
+        response: Response | StreamResponse
         try:
-            request = await self._read(scope, receive, request_id)
-            response = await self._handler(request)
+            request = await _read(scope, receive, request_id, connection.peer)
+            answer = await self._in_time(request)
+            response = await _response_of(answer, connection, receive)
         except AxernError as error:
             response = self._error_view(error, request_id)
-        except Exception:  # noqa: BLE001 - a bug must not take down the other clients
-            _log.exception("request %s: %s %s", request_id, scope["method"], scope["path"])
-            hidden = AxernError("the daemon failed; its log has the details")
+        except Exception as error:  # noqa: BLE001 - a bug must not take down the other clients
+            hidden = _told(error, f"request {request_id}: {scope['method']} {scope['path']}")
             response = self._error_view(hidden, request_id)
         if isinstance(response, StreamResponse):
             await self._stream(response, request_id, receive, send)
         else:
-            await self._send(response, request_id, send)
+            await _send_whole(response, request_id, send, last=connection.is_stream)
 
-    async def _read(self, scope: Any, receive: Any, request_id: str) -> Request:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise InvalidArgument("the client left before its request was complete")
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > BODY_LIMIT_BYTES:
-                raise InvalidArgument(f"the body exceeds {BODY_LIMIT_BYTES} bytes")
-        return Request(
-            id=request_id,
-            method=scope["method"],
-            path=scope["path"],
-            query=dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)),
-            headers=headers,
-            body=bytes(body),
-            peer=cast("Peer", scope["state"]["peer"]),
+    async def _in_time(self, request: Request) -> Answer:
+        """Return the handler's answer, or be busy: what is half done must not be cancelled."""
+        if len(self._overdue) >= OVERDUE_LIMIT:
+            raise LedgerBusy("too many requests are stuck", hint="look at the daemon's log")
+        task = asyncio.ensure_future(self._handler(request))
+        await asyncio.wait((task,), timeout=self._deadline_s)
+        if task.done():
+            return task.result()
+        self._overdue.add(task)
+        task.add_done_callback(self._settle)
+        _log.warning(
+            "request %s: %s %s takes longer than %s s",
+            request.id,
+            request.method,
+            request.path,
+            self._deadline_s,
+        )
+        raise LedgerBusy(
+            f"no answer within {self._deadline_s:g} s; it may still be carried out",
+            hint="ask again, with the same request id where there is one",
         )
 
-    async def _send(self, response: Response, request_id: str, send: Any) -> None:
-        headers = [
-            (b"content-type", response.content_type.encode()),
-            (b"content-length", str(len(response.body)).encode()),
-            (b"x-request-id", request_id.encode()),
-            *((name.encode(), value.encode()) for name, value in response.headers),
-        ]
-        start = {"type": "http.response.start", "status": response.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": response.body})
+    def _settle(self, task: asyncio.Task[Answer]) -> None:
+        """Let go of a request that nobody waits for any more."""
+        self._overdue.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, AxernError):
+            _log.error("an overdue request failed", exc_info=error)
 
     async def _stream(
         self, response: StreamResponse, request_id: str, receive: Any, send: Any
@@ -246,6 +207,7 @@ class _Application:
         headers = [
             (b"content-type", response.content_type.encode()),
             (b"cache-control", b"no-store"),
+            (b"connection", b"close"),
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -259,6 +221,93 @@ class _Application:
                 leaving.cancel()
                 sending.cancel()
                 await sending
+
+
+async def _read(scope: Any, receive: Any, request_id: str, peer: Peer) -> Request:
+    """Return the whole request; `protocol` has bounded its length."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidArgument("the client left before its request was complete")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return Request(
+        id=request_id,
+        method=scope["method"],
+        path=scope["path"],
+        query=_query(scope["query_string"].decode("latin-1")),
+        headers={
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        },
+        body=bytes(body),
+        peer=peer,
+    )
+
+
+def _query(text: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_LIMIT)
+    except ValueError:
+        raise InvalidArgument(f"a query may have at most {QUERY_LIMIT} parameters") from None
+    query = dict(pairs)
+    if len(query) != len(pairs):
+        raise InvalidArgument("a query parameter stands twice", hint="give each of them once")
+    return query
+
+
+def _told(error: Exception, what: str) -> AxernError:
+    """Log *error* and return what the client may know of it."""
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        _log.warning("%s: %s", what, error.strerror)
+        return LedgerBusy(
+            f"the host has run out of something: {error.strerror}", hint="try again in a while"
+        )
+    _log.error("%s", what, exc_info=error)
+    return AxernError("the daemon failed; its log has the details")
+
+
+async def _response_of(
+    answer: Answer, connection: LimitedProtocol, receive: Any
+) -> Response | StreamResponse:
+    """Return what can be sent now; a stream or a long wait takes a place of its own first."""
+    if isinstance(answer, Response):
+        return answer
+    try:
+        await connection.begin_stream()
+    except AxernError:
+        if isinstance(answer, Later):
+            answer.answer.close()
+        raise
+    return await _unless_left(answer.answer, receive) if isinstance(answer, Later) else answer
+
+
+async def _unless_left(answer: Coroutine[Any, Any, Response], receive: Any) -> Response:
+    """Return *answer*, or cancel it when the client leaves."""
+    answering = asyncio.create_task(answer)
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        raise InvalidArgument("the client left before its answer came")
+    finally:
+        leaving.cancel()
+        answering.cancel()
+        await asyncio.wait((answering,))
+
+
+async def _send_whole(response: Response, request_id: str, send: Any, *, last: bool) -> None:
+    headers = [
+        (b"content-type", response.content_type.encode()),
+        (b"content-length", str(len(response.body)).encode()),
+        (b"x-request-id", request_id.encode()),
+        *((name.encode(), value.encode()) for name, value in response.headers),
+        *([(b"connection", b"close")] if last else []),
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 async def _send_parts(parts: AsyncIterator[bytes], send: Any) -> None:
@@ -293,7 +342,7 @@ def build(
         protocol: Bounds the connections; its class attributes are the limits.
     """
     config = uvicorn.Config(
-        _Application(handler, error_view),
+        _Application(handler, error_view, protocol.answer_deadline_s),
         http=protocol.bound_to(error_view),
         ws="none",
         lifespan="off",
@@ -303,6 +352,6 @@ def build(
         date_header=False,
         timeout_keep_alive=int(IDLE_DEADLINE_S),
         timeout_graceful_shutdown=2,
-        backlog=CONNECTION_LIMIT,
+        backlog=BACKLOG,
     )
     return Server(config)

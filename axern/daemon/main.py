@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import axern
 from axern import config
 from axern.api import server
-from axern.daemon import instance
+from axern.daemon import instance, log_lines
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
 from axern.daemon.observer import Observer, read_now
@@ -71,13 +71,7 @@ def main() -> None:
     )
     parser.add_argument("--version", action="version", version=f"axernd {axern.__version__}")
     arguments = parser.parse_args()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # each bad request is a warning there
+    log_lines.set_up(sys.stderr, verbose=arguments.verbose)
     _raise_file_limit()
     sys.exit(_guarded(arguments.config, bury_unknown=arguments.bury_unknown))
 
@@ -103,6 +97,7 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
 
 
 async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
+    asyncio.get_running_loop().set_exception_handler(log_lines.tell_of_loop)
     layout = layout_of(settings)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
     async with contextlib.AsyncExitStack() as stack:

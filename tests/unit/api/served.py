@@ -16,7 +16,8 @@ from typing import Any
 
 from axern.api import server
 from axern.api.protocol import LimitedProtocol, Response
-from axern.api.server import Handler, Request, StreamResponse
+from axern.api.server import Answer as Reply
+from axern.api.server import Handler, Request
 from axern.daemon.handlers import error_response
 
 LIMIT_S = 20.0
@@ -125,7 +126,7 @@ def serving(
     """Run a server at *path*; the usual handler answers 200 with the size of the body."""
     served = Served(str(path))
 
-    async def note(request: Request) -> Response | StreamResponse:
+    async def note(request: Request) -> Reply:
         served.requests.append(request)
         if handler is not None:
             return await handler(request)

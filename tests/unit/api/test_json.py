@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axern.api.server import JSON_DEPTH_LIMIT, parse_json_object
+from axern.api.strict_json import JSON_DEPTH_LIMIT, parse_json_object
 from ledger.errors import InvalidArgument
 
 BAD = {

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from axern.api import protocol as protocol_module
-from axern.api.protocol import Connections, LimitedProtocol, Peer, Response
-from axern.api.server import BODY_LIMIT_BYTES, Request, StreamResponse
+from axern.api.protocol import BODY_LIMIT_BYTES, LimitedProtocol, Peer, Response
+from axern.api.server import Request, StreamResponse
 from tests.unit.api.served import (
     LIMIT_S,
     Served,
@@ -322,38 +321,6 @@ def test_half_open_clients_keep_nobody_waiting(served: Served) -> None:
     finally:
         for client in clients:
             client.close()
-
-
-def test_each_uid_has_its_cap_and_root_none() -> None:
-    tally = Connections(limit=10, limit_per_uid=3)
-    assert [tally.admit(1000) for _ in range(4)] == [True, True, True, False]
-    assert tally.admit(1001)
-    assert [tally.admit(0) for _ in range(6)] == [True] * 5 + [False]
-    for uid in (1000, 1000, 1000, 1000, 1001, *[0] * 6):
-        tally.leave(uid)
-    assert tally == Connections(limit=10, limit_per_uid=3)
-
-
-def test_over_the_cap_is_busy_and_room_comes_back(
-    short_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Few(LimitedProtocol):
-        limits = (10, 2)
-
-    monkeypatch.setattr(protocol_module, "_peer_of", lambda _: Peer(1, 1000, 1000))
-    with serving(short_root / "s", protocol=Few) as found:
-        with found.connected() as first, found.connected() as second:
-            for connection in (first, second):
-                connection.sendall(request(connection="keep-alive"))
-                assert read_answer(connection).status == 200
-            (refused,) = found.send()
-            assert refused.status == 503
-            assert refused.problem()["code"] == "busy"
-            assert refused.problem()["retryable"] is True
-            first.sendall(request())
-            assert read_answer(first).status == 200
-            assert read_all(first) == b""
-        assert found.still_answers()
 
 
 def test_the_socket_never_has_wider_rights(short_root: Path) -> None:

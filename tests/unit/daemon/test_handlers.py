@@ -88,7 +88,7 @@ def is_schema(value: object) -> bool:
         "$ref": str, "type": (str, list), "title": str, "description": str, "pattern": str,
         "format": str, "properties": dict, "required": list, "items": dict, "anyOf": list,
         "enum": list, "const": str, "minimum": int, "maximum": int, "minLength": int,
-        "maxLength": int, "minItems": int, "maxItems": int,
+        "maxLength": int, "minItems": int, "maxItems": int, "maxProperties": int,
         "additionalProperties": (bool, dict), "default": object,
     }  # fmt: skip
     if not isinstance(value, dict):
