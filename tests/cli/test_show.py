@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from axern import __version__
-from axern.cli.options import Phase, Status
+from axern.cli.commands import common
 from axern.runtime import outcome
 from ledger.reservation import PHASES
 from tests.cli.command import Axern
@@ -92,20 +92,23 @@ def test_filters_are_sent(axern: Axern, fake: FakeDaemon) -> None:
 
 @pytest.mark.parametrize(
     ("words", "known"),
-    [(["reservations", "list", "--phase"], Phase), (["run", "list", "--status"], Status)],
+    [
+        (["reservations", "list", "--phase"], common.PHASES),
+        (["run", "list", "--status"], common.STATUSES),
+    ],
 )
 def test_an_unknown_filter_is_refused_with_the_known_ones(
     axern: Axern, fake: FakeDaemon, words: list[str], known: Any
 ) -> None:
     done = axern.run(*words, "bogus")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert all(f"'{word}'" in done.stderr.decode() for word in get_args(known))
+    assert all(f"'{word}'" in done.stderr.decode() for word in known)
     assert fake.requests == []
 
 
 def test_the_filters_are_the_words_of_the_daemon() -> None:
-    assert get_args(Phase) == PHASES
-    assert get_args(Status) == (*PHASES, outcome.SUCCEEDED, outcome.FAILED, outcome.CANCELLED)
+    assert common.PHASES == PHASES
+    assert (*PHASES, outcome.SUCCEEDED, outcome.FAILED, outcome.CANCELLED) == common.STATUSES
 
 
 def test_fields_are_in_one_column(axern: Axern, fake: FakeDaemon) -> None:

@@ -1,6 +1,5 @@
 """Every command and group of `axern` answers `--help` and shows an example."""
 
-import importlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from tests.tidy.sources import ROOT
+from axern.cli import full
 
 EXAMPLE = re.compile(r"^\s*Examples?\b", re.MULTILINE)
 
@@ -43,10 +42,7 @@ def poor_help(app: typer.Typer) -> list[str]:
 
 
 def test_every_command_helps_with_an_example() -> None:
-    """The commands come with axern.cli; from then on each of them is held to this."""
-    if not (ROOT / "axern" / "cli" / "main.py").exists():
-        return
-    app = importlib.import_module("axern.cli.main").app
+    app = full.app()
     assert len(list(paths(typer.main.get_command(app)))) > 1
     assert poor_help(app) == []
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import typer
 
-from axern.cli.main import app
+from axern.cli import full
 from tests.tidy.sources import PACKAGES, ROOT, python_files, shown
 
 PAGES = ("README.md", "docs/operating.md")
-TREE: Any = typer.main.get_command(app)
+TREE: Any = typer.main.get_command(full.app())
 PLACEHOLDER = "X"
 ANY = {PLACEHOLDER, "COMMAND"}
 """What stands for some command."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost, Event
 from axern.cli.actions.request import in_flags, query
+from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import STDERR, STDOUT, say, write
 from axern.errors import DaemonUnreachable, ProtocolError
 from ledger.errors import CODES, AxernError, InvalidArgument
@@ -30,8 +31,6 @@ Json = dict[str, Any]
 
 RECONNECT_S = 60.0
 """How long a daemon may be away, as for a restart, before we give up."""
-OWN_FAILURE = 125
-"""Exit code for everything that is not the workload's doing, as with `docker run`."""
 _QUIET_S = 1.0
 """A shorter absence, as for a quick restart, is not worth a word among the workload's own."""
 _FIRST_WAIT_S = 0.1

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from axern.cli.commands.resources import FLAGS
 from ledger.errors import InvalidArgument
-from ledger.resources import DIMENSIONS, Dimension
-from ledger.units import parse_cpu_milli, parse_duration_ms
-
-_ALWAYS_ONE = "sandbox_slots"
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceFlag:
-    """One flag of a dimension; `side` is the key of the body that it fills."""
-
-    side: str
-    dimension: Dimension
-    flag: str
-    metavar: str
-    help: str
-
-    @property
-    def parameter(self) -> str:
-        """Return the flag as a Python name."""
-        return self.flag.removeprefix("--").replace("-", "_")
-
-
-def resource_flags() -> Iterator[ResourceFlag]:
-    """Yield every resource flag, in the order of the dimensions; GPU memory has no limit."""
-    for dimension in DIMENSIONS:
-        if dimension.name == _ALWAYS_ONE:
-            continue
-        in_cores = dimension.parse is parse_cpu_milli
-        metavar, example = ("CORES", "500m or 1.5") if in_cores else ("BYTES", "512MiB")
-        what = f"{dimension.label} to reserve, e.g. {example}"
-        request = f"--request-{dimension.flag}"
-        yield ResourceFlag("requests", dimension, request, metavar, what)
-        if not dimension.per_device:
-            what = f"most {dimension.label} it may use, e.g. {example}"
-            yield ResourceFlag("limits", dimension, f"--limit-{dimension.flag}", metavar, what)
+from ledger.units import parse_duration_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +70,7 @@ def in_flags(message: str) -> str:
     """Return *message* with the fields of the body that it is about as the flags for them."""
     field, colon, rule = message.partition(":")
     text = f"{_FLAGS.get(field, field)}{colon}{rule}"
-    for flag in resource_flags():
+    for flag in FLAGS:
         text = text.replace(f"{flag.side}.{flag.dimension.name}", flag.flag)
     return text
 
@@ -112,7 +79,7 @@ def amounts(texts: Mapping[str, str | None], side: str) -> dict[str, int]:
     """Return the amounts that were given for *side*, by dimension."""
     return {
         flag.dimension.name: flag.dimension.parse(text, flag.flag)
-        for flag in resource_flags()
+        for flag in FLAGS
         if flag.side == side and (text := texts.get(flag.parameter)) is not None
     }
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from axern.cli.actions.foreground import (
-    OWN_FAILURE,
     Interrupted,
     Interrupts,
     Pipe,
     RunFailed,
-    follow,
     goes_on,
     outcome,
     submit,
 )
+from axern.cli.actions.foreground import follow as follow_run
 from axern.cli.actions.request import RunOptions, checked_id, query, run_body
+from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import (
     ABSENT,
     SHORT_ID,
@@ -38,15 +38,46 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def start(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> int:
+def start(
+    where: Where,
+    *,
+    command: tuple[str, ...],
+    detach: bool,
+    template: str | None,
+    rootfs: str | None,
+    rootfs_readonly: bool,
+    runtime_class: str | None,
+    env: tuple[str, ...],
+    cwd: str,
+    namespace: str,
+    ttl: str | None,
+    request_id: str | None,
+    output: str,
+    **resources: str | None,
+) -> int:
     """Run a command and return the exit code: the workload's, or 125 to 127, 130 and 143 for ours.
 
     Once the workload has written to standard output that is its own, so that a later failure is
     told on standard error only.
     """
+    as_json = output == "json"
     pipe = Pipe()
     try:
-        body = run_body(options)
+        body = run_body(
+            RunOptions(
+                command=command,
+                resources=resources,
+                env=env,
+                cwd=cwd,
+                namespace=namespace,
+                template=template,
+                rootfs=rootfs,
+                rootfs_readonly=rootfs_readonly,
+                runtime_class=runtime_class,
+                ttl=ttl,
+                request_id=request_id,
+            )
+        )
         if detach:
             _show_detached(submit(where, body), as_json=as_json)
             return 0
@@ -63,7 +94,7 @@ def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) ->
         say(f"Run: {run['id']}")
         _warn_unenforced(run)
         interrupts.watch(run["id"])
-        ended = follow(where, run["id"], pipe, interrupts.settle)
+        ended = follow_run(where, run["id"], pipe, interrupts.settle)
     except Interrupted:
         return interrupts.exit_code or OWN_FAILURE
     except AxernError as error:
@@ -89,11 +120,11 @@ def _warn_unenforced(run: Json) -> None:
         say("axern: the resources of this run are charged but not enforced on this node")
 
 
-def get(where: Where, run_id: str, *, as_json: bool) -> None:
+def get(where: Where, *, run_id: str, output: str) -> None:
     """Show one run."""
     with where.reach() as client:
         answer = client.request("GET", f"/v2/runs/{checked_id(run_id)}")
-    if as_json:
+    if output == "json":
         put_json(answer)
         return
     run = answer["run"]
@@ -119,8 +150,8 @@ def get(where: Where, run_id: str, *, as_json: bool) -> None:
     )
 
 
-def list_runs(where: Where, namespace: str | None, status: str | None, *, form: str) -> None:
-    """Show all runs that are still remembered; *form* is text, table, json or ndjson."""
+def list_runs(where: Where, *, namespace: str | None, status: str | None, output: str) -> None:
+    """Show all runs that are still remembered; *output* is text, table, json or ndjson."""
     with where.reach() as client:
         answer = client.request("GET", query("/v2/runs", namespace=namespace, status=status))
     header = (
@@ -131,7 +162,7 @@ def list_runs(where: Where, namespace: str | None, status: str | None, *, form: 
         Column("AGE", right=True),
         Column("COMMAND", "cut", least=20),
     )
-    put_list(answer, "runs", form, header, _line)
+    put_list(answer, "runs", output, header, _line)
 
 
 def _line(run: Json) -> list[object]:
@@ -145,31 +176,31 @@ def _line(run: Json) -> list[object]:
     ]
 
 
-def cancel(where: Where, run_id: str, grace: str | None, *, as_json: bool) -> None:
+def cancel(where: Where, *, run_id: str, grace: str | None, output: str) -> None:
     """Ask for a run's end: TERM, and KILL after *grace*."""
     grace_ms = None if grace is None else parse_duration_ms(grace, "--grace")
     with where.reach() as client:
         target = query(f"/v2/runs/{checked_id(run_id)}", grace_ms=grace_ms)
         answer = client.request("DELETE", target)
-    if as_json:
+    if output == "json":
         put_json(answer)
         return
     run = answer["run"]
     put(f"{run['id']} {run['status']}")
 
 
-def logs(where: Where, run_id: str, offset: int, *, following: bool) -> None:
+def logs(where: Where, *, run_id: str, offset: int, follow: bool) -> None:
     """Write what a run has written so far, from *offset* on, or until it ends."""
     word = checked_id(run_id)
     pipe = Pipe(offset)
-    if not following:
+    if not follow:
         target = query(f"/v2/runs/{word}/stream", **{"from": offset, "follow": "false"})
         for event in where.reach().events(target):
             pipe.take(event)
         return
     where.reach().close()
     try:
-        follow(where, word, pipe)
+        follow_run(where, word, pipe)
     except KeyboardInterrupt:
         say(f"axern: to go on from here: axern run logs -f --from {pipe.offset} {word}")
         raise

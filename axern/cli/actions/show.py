@@ -1,11 +1,10 @@
-"""What the commands do that only show something: reservations, the node, templates, the version."""
+"""What the commands do that only show something: reservations, the node, templates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from axern import __version__
 from axern.cli.actions import offline
 from axern.cli.actions.request import checked_id, query
 from axern.cli.output import SHORT_ID, amount, amounts, put, put_fields, put_json
@@ -36,19 +35,13 @@ _RANKS = {"ephemeral_storage_bytes": 2, "sandbox_slots": 4}
 """Which dimensions a narrow table can do without; see `Column.rank`."""
 
 
-def version(*, as_json: bool) -> None:
-    """Show the version of this program; the daemon is not asked."""
-    if as_json:
-        put_json({"version": __version__})
-    else:
-        put(f"axern {__version__}")
-
-
-def list_reservations(where: Where, namespace: str | None, phase: str | None, *, form: str) -> None:
-    """Show all reservations; *form* is text, table, json or ndjson."""
+def list_reservations(
+    where: Where, *, namespace: str | None, phase: str | None, output: str
+) -> None:
+    """Show all reservations; *output* is text, table, json or ndjson."""
     target = query("/v2/reservations", namespace=namespace, phase=phase)
     answer = _ask(where, target, lambda files: offline.reservations(files, namespace, phase))
-    if form != "json":
+    if output != "json":
         offline.announce(answer)
     rows = answer["reservations"]
     # A column of zeros tells nothing; on most hosts that is GPU memory.
@@ -62,7 +55,7 @@ def list_reservations(where: Where, namespace: str | None, phase: str | None, *,
         *(_heading(dimension) for dimension in shown),
         Column("EXPIRES", rank=1),
     )
-    put_list(answer, "reservations", form, header, lambda row: _line(row, shown))
+    put_list(answer, "reservations", output, header, lambda row: _line(row, shown))
 
 
 def _heading(dimension: Dimension) -> Column:
@@ -86,11 +79,11 @@ def _owner(owner: Json) -> str:
     return f"{owner['kind']}{name} (uid {owner['uid']})"
 
 
-def inspect_reservation(where: Where, reservation_id: str, *, as_json: bool) -> None:
+def inspect_reservation(where: Where, *, reservation_id: str, output: str) -> None:
     """Show one reservation."""
     word = checked_id(reservation_id)
     answer = _ask(where, f"/v2/reservations/{word}", lambda files: offline.reservation(files, word))
-    if as_json:
+    if output == "json":
         put_json(answer)
         return
     offline.announce(answer)
@@ -118,10 +111,10 @@ def inspect_reservation(where: Where, reservation_id: str, *, as_json: bool) -> 
     )
 
 
-def node_capacity(where: Where, *, as_json: bool) -> None:
+def node_capacity(where: Where, *, output: str) -> None:
     """Show what the node has in each dimension, and who holds how much of it."""
     answer = _ask(where, "/v2/node", offline.node)
-    if as_json:
+    if output == "json":
         put_json(answer)
         return
     offline.announce(answer)
@@ -139,11 +132,11 @@ def _capacity_line(label: str, dimension: str, values: Json) -> list[object]:
     return [label, *(amount(BY_NAME[dimension], values[name]) for name in _AMOUNTS)]
 
 
-def node_status(where: Where, *, as_json: bool) -> None:
+def node_status(where: Where, *, output: str) -> None:
     """Show what the daemon is, and what this host can run and enforce."""
     with where.reach() as client:
         answer = client.request("GET", "/v2/node")
-    if as_json:
+    if output == "json":
         put_json(answer)
         return
     node = answer["node"]
@@ -171,12 +164,12 @@ def node_status(where: Where, *, as_json: bool) -> None:
         )
 
 
-def list_templates(where: Where, *, form: str) -> None:
+def list_templates(where: Where, *, output: str) -> None:
     """Show the root file systems that a run may name."""
     with where.reach() as client:
         answer = client.request("GET", "/v2/templates")
     put_list(
-        answer, "templates", form, ("NAME", "PATH"), lambda entry: (entry["name"], entry["path"])
+        answer, "templates", output, ("NAME", "PATH"), lambda entry: (entry["name"], entry["path"])
     )
 
 

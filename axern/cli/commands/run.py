@@ -1,0 +1,105 @@
+"""`axern run`: a command of its own, and the group of commands about runs.
+
+The first word decides: it is one of the subcommands, or else the words are flags and the workload's
+command, which begins after `--` or with the first word that is no flag.
+"""
+
+from __future__ import annotations
+
+from axern.cli.commands.common import LIST_OUTPUT, ONLY_NAMESPACE, OUTPUT, RUN_ID, STATUSES
+from axern.cli.commands.resources import RESOURCE_OPTIONS
+from axern.cli.grammar import (
+    OWN_FAILURE,
+    Argument,
+    Command,
+    Group,
+    choice,
+    flag,
+    integer,
+    several,
+    text,
+)
+
+_START = Command(
+    "start",
+    "run a command in a sandbox",
+    example="axern run --request-memory 512MiB -- sh -c 'echo hello'",
+    action="axern.cli.actions.run:start",
+    hidden=True,
+    usage_exit_code=OWN_FAILURE,
+    arguments=(Argument("command", "COMMAND…", "program and arguments, after --", rest=True),),
+    options=(
+        flag("--detach -d", "print the id and leave the run to the daemon"),
+        text(
+            "--template",
+            "NAME",
+            "registered root file system; the node has a default",
+            source="templates",
+        ),
+        text("--rootfs", "PATH", "folder to use as root; administrators only", source="folders"),
+        flag("--rootfs-readonly", "give the run no writable root"),
+        choice("--runtime-class", ("runsc", "runc"), "what isolates it; the node has a default"),
+        several("--env", "KEY[=VALUE]", "set a variable, or pass yours on; repeatable"),
+        text("--cwd", "PATH", "folder to start in", default="/"),
+        text("--namespace", "NAME", "who is charged", default="default", source="namespaces"),
+        text("--ttl", "DURATION", "end it after this time, e.g. 1h30m"),
+        text("--request-id", "TEXT", "your name for this request: a repeat runs nothing twice"),
+        OUTPUT,
+        *RESOURCE_OPTIONS,
+    ),
+)
+
+RUN = Group(
+    "run",
+    "run a command in a sandbox, or look after runs",
+    detail="Exits with the command's own code; 125: a failure of our own (with -o json it is on "
+    "standard output as well), 126: the program can't be executed, 127: it was not found, "
+    "130: interrupted.",
+    example="axern run --request-memory 512MiB -- sh -c 'echo hello'",
+    default=_START,
+    commands=(
+        Command(
+            "get",
+            "show a run",
+            example="axern run get 4f1c",
+            action="axern.cli.actions.run:get",
+            arguments=(RUN_ID,),
+            options=(OUTPUT,),
+        ),
+        Command(
+            "list",
+            "list runs",
+            example="axern run list --status running",
+            action="axern.cli.actions.run:list_runs",
+            options=(
+                ONLY_NAMESPACE,
+                choice(
+                    "--status", STATUSES, f"only those: {', '.join(STATUSES)}", metavar="STATUS"
+                ),
+                LIST_OUTPUT,
+            ),
+        ),
+        Command(
+            "cancel",
+            "end a run: TERM, then KILL",
+            example="axern run cancel --grace 5s 4f1c",
+            action="axern.cli.actions.run:cancel",
+            arguments=(RUN_ID,),
+            options=(
+                text("--grace", "DURATION", "time from TERM to KILL; the node has a default"),
+                OUTPUT,
+            ),
+        ),
+        Command(
+            "logs",
+            "write what a run has written",
+            example="axern run logs -f 4f1c",
+            action="axern.cli.actions.run:logs",
+            arguments=(RUN_ID,),
+            options=(
+                flag("--follow -f", "go on until the run ends"),
+                integer("--from", "OFFSET", "start here instead of at 0", default=0, name="offset"),
+            ),
+        ),
+    ),
+)
