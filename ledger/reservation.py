@@ -80,8 +80,9 @@ class Reservation:
     `spec` is what the user wrote, `requests` and `limits` what it resolved to. `charged` is what
     the accounts hold for it now; only `retiring` may make it differ from `requests`.
     `lane` and everything below `runtime` belong to sandboxes and are None for an external lease.
-    `expires_boottime_ms` moves with each renewal, up to `expires_limit_boottime_ms`; both are on
-    CLOCK_BOOTTIME of the ledger's current boot. `requires` are the capability keys that admission
+    `expires_boottime_ms` moves with each renewal, up to `expires_limit_boottime_ms`, and nearer
+    when a workload with a time limit starts; both are on CLOCK_BOOTTIME of the ledger's current
+    boot. `requires` are the capability keys that admission
     asked for; `reason` is why it is stopping or retiring.
     """
 

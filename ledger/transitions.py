@@ -181,15 +181,20 @@ def run(
     monitor: ProcessIdentity,
     cgroup: CgroupIdentity,
     started_wall_ms: int | None = None,
+    ends_boottime_ms: int | None = None,
 ) -> Change:
     """Go to `running`, with the identities by which the workload is found again.
 
+    *ends_boottime_ms*, when the workload has run for as long as it may, moves the deadline nearer.
     One that was asked to stop during its launch stays `stopping`, and is found all the same.
     """
     found: dict[str, Any] = {
         "monitor": monitor,
         "cgroup": cgroup,
         "started_wall_ms": started_wall_ms,
+        "expires_boottime_ms": _nearer(
+            view.reservation(reservation_id).expires_boottime_ms, ends_boottime_ms
+        ),
     }
     if view.reservation(reservation_id).phase == STOPPING:
         return _advance(view, reservation_id, "run", **found)
@@ -335,8 +340,11 @@ def _advance(
 
 
 def _first_ttl_ms(proposal: Proposal) -> int | None:
-    given = (proposal.ttl_ms, proposal.max_lifetime_ms)
-    return min((ttl_ms for ttl_ms in given if ttl_ms is not None), default=None)
+    return _nearer(proposal.ttl_ms, proposal.max_lifetime_ms)
+
+
+def _nearer(*given_ms: int | None) -> int | None:
+    return min((ms for ms in given_ms if ms is not None), default=None)
 
 
 def _after(base_ms: int, duration_ms: int | None) -> int | None:

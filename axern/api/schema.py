@@ -28,11 +28,19 @@ LONGEST_MS = 100 * 365 * 86_400_000
 """A century: a deadline beyond the year 9999 could not be shown any more."""
 DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
+LABEL_KEY = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
+LABELS_LIMIT = 64
+LABEL_VALUE_LIMIT_BYTES = 256
+USER = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$"
+LARGEST_ID = 65_535
+"""A sandbox has ids 0 to 65,535, whatever isolates it."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 _ONE_SLOT = "sandbox_slots"
 _SHOWN_LENGTH = 64
 """How much of a name that the client made up an error repeats."""
+_OF_A_KEY = "[key]"
+"""What pydantic puts behind a key that is at fault itself."""
 
 _RULES = {
     "value_error": "{error}",
@@ -58,6 +66,9 @@ _PATTERN_RULES = {
     "for example team-a",
     REQUEST_ID: "it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-', beginning with a "
     "letter or digit, for example build-42",
+    USER: "it must be an id or a name, and after a ':' a group's, for example 1000:1000 or nobody",
+    LABEL_KEY: "a label's key must be 1 to 63 of A-Z, a-z, 0-9, '.', '_', '/' and '-', with a "
+    "letter or digit at either end, for example team or example.com/job",
 }
 _UNITS = {
     "ms": " ms, for example 90000",
@@ -98,6 +109,21 @@ def _bounded_total(texts: list[str]) -> None:
         raise ValueError(f"{total} bytes in all; at most {TOTAL_LIMIT_BYTES} can be passed")
 
 
+def _user(text: str) -> str:
+    for word in text.split(":"):
+        if word.isdigit() and int(word) > LARGEST_ID:
+            raise ValueError(f"{word} is too large: a sandbox has the ids 0 to {LARGEST_ID}")
+    return text
+
+
+def _label_value(text: str) -> str:
+    if len(text.encode()) > LABEL_VALUE_LIMIT_BYTES:
+        raise ValueError(f"a label's value may have at most {LABEL_VALUE_LIMIT_BYTES} bytes")
+    if not text.isprintable():
+        raise ValueError("a label's value must have printable characters only")
+    return text
+
+
 def _absolute(path: str) -> str:
     if not path.startswith("/") or "/../" in f"{path}/":
         raise ValueError("it must be an absolute path without '..'")
@@ -112,6 +138,9 @@ Path = Annotated[
 ]
 Label = Annotated[str, Field(pattern=DNS_LABEL)]
 RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, AfterValidator(_label_value)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=LABELS_LIMIT)]
 Milliseconds = Annotated[int, Field(ge=1, le=LONGEST_MS)]
 
 Amounts = create_model(
@@ -168,6 +197,9 @@ class RunRequest(Demanding):
     rootfs: Path | None = None
     rootfs_readonly: bool = False
     runtime_class: Literal["runsc", "runc"] | None = None
+    user: Annotated[str, Field(pattern=USER), AfterValidator(_user)] | None = None
+    labels: Labels = Field(default_factory=dict)
+    timeout_ms: Milliseconds | None = None
 
 
 class OwnerProcess(Body):
@@ -212,7 +244,7 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
 
 def _told(loc: tuple[int | str, ...], kind: str, context: dict[str, Any]) -> str:
     """Return the field at *loc* and the rule that it breaks, in our own words."""
-    path = [str(part)[:_SHOWN_LENGTH] for part in loc] or ["body"]
+    path = [str(part)[:_SHOWN_LENGTH] for part in loc if part != _OF_A_KEY] or ["body"]
     rule = _RULES.get(kind, "it is not valid").format(
         **context,
         name=path[-1],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from axern.daemon import launcher
 from axern.daemon.crew import Crew
+from axern.daemon.deadline import Deadlines
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 USER_CANCELLED = ending.CANCELLED
-EXPIRED = "expired"
 MONITOR_LOST = "monitor-lost"
 
 _RETRY_S = 0.5
@@ -74,6 +74,7 @@ class Course:
         self._settings = settings
         self._clock = clock
         self._closing = False
+        self._deadlines = Deadlines(ledger, clock, settings.stop_grace_ms)
 
     def close(self) -> None:
         """Begin no launch from now on; the next daemon does."""
@@ -87,6 +88,7 @@ class Course:
             reason = reservation.reason or USER_CANCELLED
             life.stop(reason, "daemon", self._clock().monotonic_ms + grace_ms)
             life.stop_reason = reason  # what the ledger says came before anything heard since
+        self._deadlines.watch(life)
         outcome = None
         has_record = await self._insist(life, self._runs.has_ended, reservation.id)
         if not has_record and reservation.phase != RETIRING:
@@ -98,7 +100,7 @@ class Course:
         if reservation.monitor is None:
             spec = await self._insist(life, self._runs.spec, reservation.id)
             if reservation.phase != RESERVED:
-                outcome = await self._resume(life, reservation)
+                outcome = await self._resume(life, reservation, spec)
             elif spec is None:
                 outcome = ending.failed("the run's spec is missing")
             else:
@@ -130,7 +132,7 @@ class Course:
                 why = error if isinstance(error, HostError) else type(error).__name__
                 _log.warning("sandbox %s: not started: %s", spec.id, why)
                 return ending.outcome_of(error)
-        await self._running(life, created)
+        await self._running(life, created, spec)
         return None
 
     @contextlib.asynccontextmanager
@@ -155,7 +157,9 @@ class Course:
             if not turn.cancel() and not turn.cancelled():
                 slots.release()
 
-    async def _running(self, life: Life, found: Found) -> None:
+    async def _running(self, life: Life, found: Found, spec: RunSpec | None) -> None:
+        timeout_ms = spec.timeout_ms if spec else None
+        ends_ms = None if timeout_ms is None else self._clock().boottime_ms + timeout_ms
         await self._commit(
             partial(
                 transitions.run,
@@ -163,12 +167,16 @@ class Course:
                 monitor=found.monitor,
                 cgroup=found.cgroup,
                 started_wall_ms=wall_ms(),
+                ends_boottime_ms=ends_ms,
             )
         )
         failpoint("launch.running")
+        self._deadlines.watch(life)
         life.moved.notify()
 
-    async def _resume(self, life: Life, reservation: Reservation) -> Outcome | None:
+    async def _resume(
+        self, life: Life, reservation: Reservation, spec: RunSpec | None
+    ) -> Outcome | None:
         """Find out how far the launch had come when the daemon before this one ended.
 
         As long as that can't be known, it stays as it is, and charged.
@@ -186,7 +194,7 @@ class Course:
                 continue
             ended = _read_exit(paths)
             if found is not None and ended is None:
-                await self._running(life, found)
+                await self._running(life, found, spec)
                 return None
             if ended is not None:
                 return _ended(life, ended)

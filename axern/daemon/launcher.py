@@ -40,6 +40,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
         cwd=spec.cwd,
         rootfs=spec.rootfs,
         rootfs_readonly=spec.rootfs_readonly,
+        user=spec.user,
         lane=reservation.lane or 0,
         hostname=spec.id[:_HOSTNAME_LENGTH],
     )

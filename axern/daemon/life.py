@@ -26,6 +26,7 @@ class Life:
     kill_at_ms: int = 0
     task: asyncio.Task[None] | None = None
     errand: asyncio.Task[None] | None = None
+    alarm: asyncio.TimerHandle | None = None
 
     def stop(self, reason: str, by: str, kill_at_ms: int) -> None:
         """Ask it to end, killed at *kill_at_ms* at the latest; a later call may only hurry it."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from axern.daemon import deadline
 from axern.daemon.course import Course
 from axern.daemon.life import Life
 
@@ -98,6 +99,7 @@ class Lives:
             self.failed.set()
             raise
         finally:
+            deadline.quiet(life)
             self._lives.pop(life.reservation_id, None)
             life.over.set()
             life.moved.notify()

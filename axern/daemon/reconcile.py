@@ -13,7 +13,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from axern.daemon.course import EXPIRED
+from axern.daemon import deadline
 from axern.errors import HostError
 from axern.host import process
 from axern.runtime import monitor
@@ -129,7 +129,9 @@ class Reconciler:
             case reclaim.Stop():
                 _log.info("sandbox %s: %s", action.reservation_id, action.reason)
                 grace_ms = self._parts.settings.stop_grace_ms
-                self._parts.lives.stop(action.reservation_id, EXPIRED, "daemon", grace_ms)
+                row = self._parts.ledger.state.reservation(action.reservation_id)
+                reason = deadline.reason_of(row)
+                self._parts.lives.stop(row.id, reason, "daemon", grace_ms)
             case reclaim.EndLease():
                 await self._end_lease(action.reservation_id, f"lease {action.reason}")
             case reclaim.ForgetRequests():

@@ -53,7 +53,7 @@ class RunService:
         resolved = resolve(
             spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
         )
-        digest = digest_of(body.model_dump(mode="json"))
+        digest = digest_of(body.model_dump(mode="json", exclude_defaults=True))
         state = self._parts.ledger.state
         granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
         if granted is not None and self._parts.runs.spec(granted) is not None:
@@ -73,6 +73,10 @@ class RunService:
             limits=resources_view(resolved.limits),
             enforced=self._parts.is_enforced,
             created_wall_ms=self._parts.clock().wall_ms,
+            labels=body.labels,
+            user=body.user,
+            timeout_ms=body.timeout_ms,
+            ttl_ms=body.ttl_ms,
         )
         proposal = transitions.Proposal(
             id=run_spec.id,
@@ -86,6 +90,7 @@ class RunService:
             requires=self._requires(spec, resolved, runtime),
             request_id=body.request_id,
             ttl_ms=body.ttl_ms,
+            max_lifetime_ms=body.ttl_ms,
         )
         return self.view(await self._admit(run_spec, proposal), peer)
 
@@ -287,6 +292,10 @@ def _run_view(
         "diagnostic_code": record.diagnostic_code if record else None,
         "message": record.message if record and tell_command else None,
         "command": list(spec.command) if tell_command else None,
+        "labels": spec.labels,
+        "user": spec.user,
+        "timeout_ms": spec.timeout_ms,
+        "ttl_ms": spec.ttl_ms,
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,

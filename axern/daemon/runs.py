@@ -51,6 +51,10 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enforced: bool
     created_wall_ms: int
     template: str | None = None
+    labels: dict[str, str] = {}
+    user: str | None = None
+    timeout_ms: int | None = None
+    ttl_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

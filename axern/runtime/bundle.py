@@ -13,6 +13,7 @@ from typing import Any
 from axern.host import idmap
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
+from axern.runtime.user import Identity
 
 OCI_VERSION = "1.0.2"
 CAPABILITIES = (
@@ -54,11 +55,17 @@ READONLY_PATHS = (
 _DEV_SHM_BYTES = 64 * 1024 * 1024
 
 
-def build(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str, Any]:
-    """Return the content of config.json for *spec*; with *maps_ids* in a user namespace."""
+def build(
+    spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool, identity: Identity | None = None
+) -> dict[str, Any]:
+    """Return the content of config.json for *spec*; with *maps_ids* in a user namespace.
+
+    Without an *identity* the workload is root, and the runtime finds its home.
+    """
     env = dict(spec.env)
     env.setdefault("PATH", DEFAULT_PATH)
-    capabilities = list(CAPABILITIES)
+    if identity is not None:
+        env.setdefault("HOME", identity.home)
     # Root in a user namespace may not raise a limit above the one that it was started with.
     open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return {
@@ -67,11 +74,11 @@ def build(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str
         "root": {"path": paths.rootfs, "readonly": spec.rootfs_readonly},
         "process": {
             "terminal": False,
-            "user": {"uid": 0, "gid": 0},
+            "user": _user(identity),
             "args": list(spec.argv),
             "env": [f"{name}={value}" for name, value in env.items()],
             "cwd": spec.cwd,
-            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            "capabilities": _capabilities(identity),
             "noNewPrivileges": True,
             "oomScoreAdj": OOM_SCORE_ADJ,
             "rlimits": [
@@ -82,6 +89,22 @@ def build(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str
         "mounts": _mounts(),
         "linux": _linux(spec, paths, maps_ids=maps_ids),
     }
+
+
+def _user(identity: Identity | None) -> dict[str, Any]:
+    if identity is None:
+        return {"uid": 0, "gid": 0}
+    return {
+        "uid": identity.uid,
+        "gid": identity.gid,
+        "additionalGids": list(identity.groups),
+    }
+
+
+def _capabilities(identity: Identity | None) -> dict[str, list[str]]:
+    """Return the capabilities by set: only root starts with any, and nobody gains them later."""
+    held = list(CAPABILITIES) if identity is None or identity.uid == 0 else []
+    return {"bounding": list(CAPABILITIES), "effective": held, "permitted": held}
 
 
 def _mounts() -> list[dict[str, Any]]:

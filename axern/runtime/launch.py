@@ -7,7 +7,7 @@ import os
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
 from axern.host import idmap
-from axern.runtime import bundle, command, monitor, rootfs
+from axern.runtime import bundle, command, monitor, rootfs, user
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
@@ -54,7 +54,9 @@ def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIME
     rootfs.mount(spec, paths, maps_ids=runtime.maps_ids)
     rootfs.check_program(spec, paths)
     failpoint("launch.rootfs")
-    bundle.write(bundle.build(spec, paths, maps_ids=runtime.maps_ids), paths.config)
+    identity = user.resolve(spec.user, paths.rootfs) if spec.user is not None else None
+    config = bundle.build(spec, paths, maps_ids=runtime.maps_ids, identity=identity)
+    bundle.write(config, paths.config)
     failpoint("launch.bundle")
     try:
         created = monitor.create(
@@ -67,7 +69,9 @@ def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIME
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
     if runtime.maps_ids:
-        monitor.hand_over_outputs(created, idmap.first_id(spec.lane))
+        first_id = idmap.first_id(spec.lane)
+        uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
+        monitor.hand_over_outputs(created, first_id + uid, first_id + gid)
     failpoint("launch.created")
     return created
 

@@ -133,8 +133,8 @@ def _verify(paths: SandboxPaths, init_pid: int) -> Created:
     return Created(monitor, init)
 
 
-def hand_over_outputs(created: Created, host_id: int) -> None:
-    """Give the workload's output pipes to root inside, who else could not open /dev/stdout anew.
+def hand_over_outputs(created: Created, host_uid: int, host_gid: int) -> None:
+    """Give the workload's output pipes to its user, who else could not open /dev/stdout anew.
 
     The monitor made them as root of the host, whom a user namespace does not map.
 
@@ -145,7 +145,7 @@ def hand_over_outputs(created: Created, host_id: int) -> None:
         path = f"/proc/{created.init.pid}/fd/{number}"
         try:
             if stat.S_ISFIFO(os.stat(path).st_mode):
-                os.chown(path, host_id, host_id)
+                os.chown(path, host_uid, host_gid)
         except OSError as err:
             raise MonitorFailed("the sandbox ended before it was started") from err
 

@@ -16,7 +16,8 @@ class SandboxSpec:
     """One workload; `rootfs` is an absolute host path that is only ever read.
 
     `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
-    `argv` nor `env` may reach the ledger or a log.
+    `argv` nor `env` may reach the ledger or a log. `user` is as
+    `runtime.user` takes it, None for root.
     """
 
     sandbox_id: str
@@ -28,6 +29,7 @@ class SandboxSpec:
     rootfs_readonly: bool
     lane: int
     hostname: str
+    user: str | None = None
 
     @property
     def search_path(self) -> str:

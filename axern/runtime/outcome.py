@@ -17,6 +17,14 @@ CANCELLED = "cancelled"
 """The reason of a stop that a user asked for, and the status of a run that was stopped so."""
 
 OWN_FAILURE = 125
+OUT_OF_TIME = 124
+"""What timeout(1) gives: a workload that ends well on TERM must not pass for one that was done."""
+EXPIRED = "expired"
+TIMEOUT = "timeout"
+_TIME_LIMITS = {
+    EXPIRED: "its time to live (ttl) was over",
+    TIMEOUT: "it ran for as long as it may (timeout)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +48,15 @@ def exited(exit_code: int, finished_wall_ms: int) -> Outcome:
 
 def stopped(reason: str, exit_code: int | None, finished_wall_ms: int | None) -> Outcome:
     """Return the outcome of a workload that was asked to end for *reason*."""
+    cli_exit_code = OWN_FAILURE if exit_code is None else exit_code
     if is_note(reason):
-        cli_exit_code = OWN_FAILURE if exit_code is None else exit_code
         return Outcome(CANCELLED, exit_code, cli_exit_code, None, reason, finished_wall_ms)
     return Outcome(
         CANCELLED if reason == CANCELLED else FAILED,
         exit_code,
-        OWN_FAILURE if exit_code is None else exit_code,
+        OUT_OF_TIME if reason in _TIME_LIMITS else cli_exit_code,
         None if reason == CANCELLED else reason,
-        f"stopped: {reason}",
+        f"stopped: {_TIME_LIMITS.get(reason, reason)}",
         finished_wall_ms,
     )
 

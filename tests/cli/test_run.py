@@ -105,6 +105,9 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
                 "ephemeral_storage_bytes": 20 * MEBIBYTE,
             },
             "ttl_ms": 5_400_000,
+            "timeout_ms": None,
+            "user": None,
+            "labels": {},
         }
     ]
 
@@ -115,7 +118,7 @@ def test_what_is_left_out_is_not_sent(axern: Axern, fake: FakeDaemon) -> None:
     assert body["requests"] == body["limits"] == body["env"] == {}
     assert len(body.pop("request_id")) == 32
     unset = {name for name, value in body.items() if value is None}
-    assert unset == {"template", "rootfs", "runtime_class", "ttl_ms"}
+    assert unset == {"template", "rootfs", "runtime_class", "ttl_ms", "timeout_ms", "user"}
 
 
 @pytest.mark.parametrize(

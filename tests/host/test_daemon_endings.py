@@ -122,6 +122,25 @@ def test_a_deadline_ends_a_run(lab: DaemonLab, runtime: str) -> None:
     lab.wait_empty()
 
 
+def test_a_time_limit_counts_running_time_and_outlives_the_daemon(runtime: str) -> None:
+    with daemon_lab(tick="60s") as lab:  # the alarm is to the second, not the tick
+        daemon = lab.start()
+        run_id = begin(lab, runtime, STUBBORN, timeout_ms=3_000, ttl_ms=3_600_000)
+        wait_ready(lab, run_id)
+        lab.wait_status(run_id, "running")
+        running_s = time.monotonic()
+        lab.kill(daemon)
+        lab.start()
+        lab.wait_status(run_id, "stopping")
+        assert 1.5 < time.monotonic() - running_s < 4.5
+        run = lab.wait_status(run_id, "failed")
+        assert (run["diagnostic_code"], run["exit_code"], run["cli_exit_code"]) == (
+            "timeout",
+            137,
+            124,
+        )
+
+
 def test_a_cancel_of_what_still_waits_for_its_launch_needs_no_launch(lab: DaemonLab) -> None:
     lab.start()
     runs = [begin(lab, "runsc", "exit 1") for _ in range(8)]

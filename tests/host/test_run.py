@@ -7,6 +7,7 @@ import os
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -81,6 +82,35 @@ def test_environment_working_directory_and_names(lab: Lab, runtime: str) -> None
     spec = lab.spec(runtime, "sh", "-c", script, env=(("GREETING", "grüße\t="),), cwd="/tmp")
     outcome = lab.run(spec)
     assert outcome.stdout.decode().splitlines() == ["grüße\t=", "/tmp", "lab", "lab", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [
+        ("1000", ["1000 0 0", "/"]),
+        ("1000:2000", ["1000 2000 2000", "/"]),
+        ("guest", ["7 8 8 9 10", "/srv"]),
+        ("guest:staff", ["7 9 9", "/srv"]),
+        ("0", ["0 0 0", "/root"]),
+    ],
+)
+def test_a_user_is_who_the_root_says(
+    lab: Lab, runtime: str, user: str, expected: list[str]
+) -> None:
+    with open(f"{lab.rootfs}/etc/passwd", "a", encoding="utf-8") as file:
+        file.write("guest:x:7:8::/srv:/bin/sh\n")
+    with open(f"{lab.rootfs}/etc/group", "a", encoding="utf-8") as file:
+        file.write("staff:x:9:guest\naudio:x:10:guest\nother:x:11:guests\n")
+    script = (
+        'echo $(id -u) $(id -g) $(id -G); echo "$HOME"; '
+        "grep CapEff /proc/self/status >/dev/stderr; echo x >/probe"
+    )
+    spec = replace(lab.spec(runtime, "sh", "-c", script), user=user)
+    outcome = lab.run(spec)
+    assert outcome.stdout.decode().splitlines() == expected
+    is_root = user == "0"
+    assert (b"0000000000000000" in outcome.stderr) is not is_root
+    assert outcome.exit_code == (0 if is_root else 1)
 
 
 def test_nothing_of_the_host_is_inherited(

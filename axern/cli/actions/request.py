@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from axern.cli.actions.environment import environment
 from axern.cli.commands.resources import FLAGS
 from ledger.errors import InvalidArgument
 from ledger.units import parse_duration_ms
@@ -19,14 +20,18 @@ class RunOptions:
     command: Sequence[str]
     resources: Mapping[str, str | None]
     env: Sequence[str] = ()
-    cwd: str = "/"
-    namespace: str = "default"
+    cwd: str | None = None
+    namespace: str | None = None
     template: str | None = None
     rootfs: str | None = None
     rootfs_readonly: bool = False
     runtime_class: str | None = None
     ttl: str | None = None
     request_id: str | None = None
+    timeout: str | None = None
+    user: str | None = None
+    labels: Sequence[str] = ()
+    env_files: Sequence[str] = ()
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -37,10 +42,10 @@ def run_body(options: RunOptions) -> dict[str, Any]:
     """
     return {
         "request_id": options.request_id or os.urandom(16).hex(),
-        "namespace": options.namespace,
+        "namespace": options.namespace or "default",
         "command": list(options.command),
-        "env": environment(options.env),
-        "cwd": options.cwd,
+        "env": environment(options.env, options.env_files),
+        "cwd": options.cwd or "/",
         "template": options.template,
         # The daemon has another working directory.
         "rootfs": os.path.abspath(options.rootfs) if options.rootfs else None,
@@ -48,8 +53,15 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "runtime_class": options.runtime_class,
         "requests": amounts(options.resources, "requests"),
         "limits": amounts(options.resources, "limits"),
-        "ttl_ms": parse_duration_ms(options.ttl, "--ttl") if options.ttl is not None else None,
+        "ttl_ms": _duration(options.ttl, "--ttl"),
+        "timeout_ms": _duration(options.timeout, "--timeout"),
+        "user": options.user,
+        "labels": labels(options.labels),
     }
+
+
+def _duration(text: str | None, flag: str) -> int | None:
+    return None if text is None else parse_duration_ms(text, flag)
 
 
 _FLAGS = {
@@ -61,6 +73,9 @@ _FLAGS = {
     "rootfs_readonly": "--rootfs-readonly",
     "runtime_class": "--runtime-class",
     "ttl_ms": "--ttl",
+    "timeout_ms": "--timeout",
+    "user": "--user",
+    "labels": "--label",
     "request_id": "--request-id",
 }
 """The fields of the body that a flag fills, beside those of the resources."""
@@ -69,7 +84,9 @@ _FLAGS = {
 def in_flags(message: str) -> str:
     """Return *message* with the fields of the body that it is about as the flags for them."""
     field, colon, rule = message.partition(":")
-    text = f"{_FLAGS.get(field, field)}{colon}{rule}"
+    head, _, item = field.partition(".")
+    name = f"{_FLAGS[head]} {item}".rstrip() if head in _FLAGS else field
+    text = f"{name}{colon}{rule}"
     for flag in FLAGS:
         text = text.replace(f"{flag.side}.{flag.dimension.name}", flag.flag)
     return text
@@ -84,28 +101,20 @@ def amounts(texts: Mapping[str, str | None], side: str) -> dict[str, int]:
     }
 
 
-def environment(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables that `KEY=VALUE` words name; `KEY` alone is taken from this process.
+def labels(words: Sequence[str]) -> dict[str, str]:
+    """Return the labels that `KEY=VALUE` words name.
 
     Raises:
-        InvalidArgument: There is no name, or the variable to be taken is not set.
+        InvalidArgument: A word has no `=`.
     """
-    variables: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name:
+    pairs = [word.partition("=") for word in words]
+    for key, equals, value in pairs:
+        if not key or not equals:
             raise InvalidArgument(
-                f"--env: {word!r} has no name before the '='", hint="for example --env LANG=C"
+                f"--label: {key + equals + value!r} is not KEY=VALUE",
+                hint="for example team=search",
             )
-        if not equals:
-            if name not in os.environ:
-                raise InvalidArgument(
-                    f"--env: {name} is not set here, so it can't be passed on",
-                    hint=f"give it a value: --env {name}=VALUE",
-                )
-            value = os.environ[name]
-        variables[name] = value
-    return variables
+    return {key: value for key, _, value in pairs}
 
 
 def checked_id(text: str) -> str:

@@ -30,7 +30,7 @@ from axern.cli.output import (
 from axern.cli.table import Column, put_list
 from axern.cli.when import age
 from ledger.errors import AxernError
-from ledger.units import parse_duration_ms
+from ledger.units import format_duration_ms, parse_duration_ms
 
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
@@ -48,8 +48,12 @@ def start(
     rootfs_readonly: bool,
     runtime_class: str | None,
     env: tuple[str, ...],
-    cwd: str,
-    namespace: str,
+    env_files: tuple[str, ...],
+    cwd: str | None,
+    user: str | None,
+    namespace: str | None,
+    labels: tuple[str, ...],
+    timeout: str | None,
     ttl: str | None,
     request_id: str | None,
     output: str,
@@ -68,8 +72,12 @@ def start(
                 command=command,
                 resources=resources,
                 env=env,
+                env_files=env_files,
                 cwd=cwd,
+                user=user,
                 namespace=namespace,
+                labels=labels,
+                timeout=timeout,
                 template=template,
                 rootfs=rootfs,
                 rootfs_readonly=rootfs_readonly,
@@ -138,6 +146,10 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("diagnostic", run["diagnostic_code"]),
             ("message", run["message"]),
             ("command", _words(run["command"])),
+            ("labels", _labels(run["labels"])),
+            ("user", run["user"]),
+            ("timeout", _time(run["timeout_ms"])),
+            ("time to live", _time(run["ttl_ms"])),
             ("runtime class", run["runtime_class"]),
             ("root file system", _root(run)),
             ("requests", amounts(run["requests"])),
@@ -211,6 +223,14 @@ def _words(command: list[str] | None) -> str | None:
     import shlex
 
     return None if command is None else shlex.join(command)
+
+
+def _labels(labels: dict[str, str]) -> str | None:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or None
+
+
+def _time(duration_ms: int | None) -> str | None:
+    return None if duration_ms is None else format_duration_ms(duration_ms)
 
 
 def _root(run: Json) -> str:

@@ -40,7 +40,14 @@ GOOD: list[dict[str, Any]] = [
     {"requests": {"cpu_milli": MAX_INTEGER, "memory_bytes": None}},
     {"requests": {"cpu_milli": 0}},
     {"requests": {}, "limits": {}},
-    {"ttl_ms": 1},
+    {"ttl_ms": 1, "timeout_ms": 1},
+    {"user": "0"},
+    {"user": "65535:65535"},
+    {"user": "_apt.x-1"},
+    {"user": "nobody:100"},
+    {"labels": {}},
+    {"labels": {"a": "", "example.com/job_1-x": "é😀 =" + "x" * 248, "A" * 63: "b"}},
+    {"labels": {f"k{number}": "" for number in range(64)}},
     {"runtime_class": "runc", "rootfs": "/x", "rootfs_readonly": True},
     {"runtime_class": None, "rootfs": None, "template": None},
 ]
@@ -108,6 +115,23 @@ BAD: list[tuple[str, dict[str, Any]]] = [
         for name in ("cpu_milli", "memory_bytes", "ephemeral_storage_bytes", "gpu_memory_bytes")
         for value in WRONG_AMOUNTS
     ),
+    *(
+        ("user", {"user": user})
+        for user in ("", ":", "a:", ":a", "-1", "65536", "0:65536", "9" * 32, "a b", "a:b:c",
+                     "root\n", "a" * 33, "\x1b", "é", "1.5 ", 0, True, ["root"])
+    ),
+    *(
+        ("labels", {"labels": {key: "x"}})
+        for key in ("", "-a", "a-", "a" * 64, "a b", "a\n", "é", "a=b", "a\x00", "\x1b[31m")
+    ),
+    *(
+        ("labels.a", {"labels": {"a": value}})
+        for value in ("x" * 257, "é" * 129, "a\nb", "\x00", "\x1b[31m", "\u202e", "\t", 1, None)
+    ),
+    ("labels", {"labels": {f"k{number}": "" for number in range(65)}}),
+    ("labels", {"labels": ["a=b"]}),
+    ("timeout_ms", {"timeout_ms": 0}),
+    ("timeout_ms", {"timeout_ms": "1s"}),
     ("requests.sandbox_slots", {"requests": {"sandbox_slots": 1}}),
     ("requests.cpu", {"requests": {"cpu": 1}}),
     ("requests", {"requests": None}),
@@ -158,6 +182,14 @@ def test_what_it_forbids_is_refused_by_name(field: str, fields: dict[str, Any]) 
         ({"runtime_class": "kata"}, "runtime_class: it must be 'runsc' or 'runc'"),
         ({"requests": {"cpu": 1}}, "requests.cpu: unknown field 'cpu'"),
         ({"cwd": "x"}, "cwd: it must be an absolute path without '..'"),
+        ({"user": "65536"}, "user: 65536 is too large: a sandbox has the ids 0 to 65535"),
+        (
+            {"labels": {"a b": "x"}},
+            (
+                "labels.a b: a label's key must be 1 to 63 of A-Z, a-z, 0-9, '.', '_', '/' and "
+                "'-', with a letter or digit at either end, for example team or example.com/job"
+            ),
+        ),
     ],
 )
 def test_the_rule_is_told_in_our_words(fields: dict[str, Any], message: str) -> None:

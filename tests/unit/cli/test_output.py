@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axern.cli import output
+from axern.cli.actions.environment import environment
 from axern.cli.actions.foreground import RECONNECT_S, Patience
-from axern.cli.actions.request import checked_id, environment, query
+from axern.cli.actions.request import checked_id, query
 from axern.cli.main import _wants_json
 from axern.errors import DaemonUnreachable
 from ledger.errors import CODES, AxernError, InvalidArgument

@@ -126,7 +126,10 @@ class Rig:
     async def charge_run(self, number: int, ttl_ms: int | None = None) -> str:
         """Reserve for a sandbox without launching it; return its id."""
         proposal = dataclasses.replace(
-            small_proposal(number, ttl_ms=ttl_ms), owner=Owner(RUN, USER.uid), runtime="runc"
+            small_proposal(number, ttl_ms=ttl_ms),
+            owner=Owner(RUN, USER.uid),
+            runtime="runc",
+            max_lifetime_ms=ttl_ms,
         )
         await self.parts.reserve(proposal)
         return proposal.id

@@ -90,6 +90,7 @@ def is_schema(value: object) -> bool:
         "enum": list, "const": str, "minimum": int, "maximum": int, "minLength": int,
         "maxLength": int, "minItems": int, "maxItems": int, "maxProperties": int,
         "additionalProperties": (bool, dict), "default": object,
+        "patternProperties": dict,
     }  # fmt: skip
     if not isinstance(value, dict):
         return False
@@ -97,6 +98,7 @@ def is_schema(value: object) -> bool:
         if keyword not in kinds or not isinstance(content, kinds[keyword]):
             return False
     inner = [*value.get("properties", {}).values(), *value.get("anyOf", [])]
+    inner += value.get("patternProperties", {}).values()
     inner += [value[name] for name in ("items",) if name in value]
     if isinstance(value.get("additionalProperties"), dict):
         inner.append(value["additionalProperties"])

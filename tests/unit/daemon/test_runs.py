@@ -111,6 +111,21 @@ def test_a_half_written_record_of_a_crash_is_in_nobodys_way(store: RunStore) -> 
     assert store.exit(ID) == EXIT
 
 
+def test_what_an_earlier_version_stored_is_read(store: RunStore) -> None:
+    os.mkdir(f"{store.root}/{ID}")
+    early = (
+        b'{"id":"0123456789abcdef0123456789abcdef","namespace":"default","uid":1000,'
+        b'"command":["true"],"env":{},"cwd":"/","rootfs":"/srv/rootfs","rootfs_readonly":false,'
+        b'"runtime_class":"runc","requests":{"cpu_milli":10,"memory_bytes":null},"limits":{},'
+        b'"enforced":false,"created_wall_ms":1700000000000,"template":"busybox"}'
+    )
+    with open(f"{store.root}/{ID}/spec.json", "wb") as file:
+        file.write(early)
+    spec = store.spec(ID)
+    assert spec is not None
+    assert (spec.labels, spec.user, spec.timeout_ms, spec.ttl_ms) == ({}, None, None, None)
+
+
 def test_without_its_root_nothing_can_be_saved(store: RunStore) -> None:
     with pytest.raises(CommitFailed):
         RunStore(f"{store.root}/absent").save_spec(spec_of())

@@ -69,6 +69,24 @@ def test_a_reservation_is_what_was_proposed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ttl_ms", "ends_ms", "deadline_ms"),
+    [(None, None, None), (None, 7, 7), (10, None, 10), (10, 7, 7), (5, 7, 5)],
+)
+def test_a_time_limit_of_the_workload_only_moves_the_deadline_nearer(
+    ttl_ms: int | None, ends_ms: int | None, deadline_ms: int | None
+) -> None:
+    state = one("starting", ttl_ms=ttl_ms, max_lifetime_ms=ttl_ms)
+    ends_boottime_ms = None if ends_ms is None else NOW.boottime_ms + ends_ms
+    running = transitions.run(state, "r", MONITOR, CGROUP, ends_boottime_ms=ends_boottime_ms)
+    do(state, running)
+    row = entry(state, "r")
+    expected = None if deadline_ms is None else NOW.boottime_ms + deadline_ms
+    assert row.expires_boottime_ms == expected
+    ceiling = None if ttl_ms is None else NOW.boottime_ms + ttl_ms
+    assert row.expires_limit_boottime_ms == ceiling
+
+
+@pytest.mark.parametrize(
     ("ttl_ms", "max_lifetime_ms", "deadline_ms"),
     [(None, None, None), (10, None, 10), (10, 5, 5), (5, 10, 5), (None, 10, 10)],
 )
