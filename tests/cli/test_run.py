@@ -77,7 +77,8 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
         *"--request-ephemeral-storage 10MiB --limit-ephemeral-storage 20MiB".split(),
         *"--request-gpu-memory 1GiB --namespace team-a --cwd /tmp --ttl 1h30m".split(),
         *"--template busybox --rootfs-readonly --runtime-class runc --request-id r1".split(),
-        *"--env A=1 --env A=2 --rootfs below --".split(),
+        *"--env A=1 --env A=2 --rootfs below --timeout 90s --user nobody:5".split(),
+        *"--label team=search --label a/b= --label team=web --".split(),
         *("echo", "--", "--help"),
         cwd="/",
     )
@@ -105,9 +106,9 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
                 "ephemeral_storage_bytes": 20 * MEBIBYTE,
             },
             "ttl_ms": 5_400_000,
-            "timeout_ms": None,
-            "user": None,
-            "labels": {},
+            "timeout_ms": 90_000,
+            "user": "nobody:5",
+            "labels": {"team": "web", "a/b": ""},
         }
     ]
 
@@ -151,6 +152,10 @@ def test_where_the_command_begins(
         ["--request-cpu", "1e3", "--", "true"],
         ["--ttl", "5", "--", "true"],
         ["--env", "=x", "--", "true"],
+        ["--label", "team", "--", "true"],
+        ["--label", "=x", "--", "true"],
+        ["--timeout", "1", "--", "true"],
+        ["--env-file", "/no/such/file", "--", "true"],
         ["--env", "NO_SUCH_VARIABLE", "--", "true"],
     ],
 )

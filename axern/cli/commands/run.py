@@ -50,9 +50,7 @@ _START = Command(
         text("--cwd", "PATH", "folder to start in; / where not given"),
         text("--user -u", "USER[:GROUP]", "who runs it: ids, or names that the root knows"),
         text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
-        several(
-            "--label", "KEY=VALUE", "mark the run, to find it again; repeatable", name="labels"
-        ),
+        several("--label", "KEY=VALUE", "mark it, to find it again; repeatable", name="labels"),
         text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
         text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),
         text("--request-id", "TEXT", "your name for this request: a repeat runs nothing twice"),
@@ -64,9 +62,9 @@ _START = Command(
 RUN = Group(
     "run",
     "run a command in a sandbox, or look after runs",
-    detail="Exits with the command's own code; 125: a failure of our own (with -o json it is on "
-    "standard output as well), 124: a time limit of yours ended it, 126: the program can't be executed, 127: it was not found, "
-    "130: interrupted.",
+    detail="Exits with the command's own code; 124: its --timeout or --ttl was over, 125: a failure "
+    "of our own (with -o json it is on standard output as well), 126: the program can't be "
+    "executed, 127: it was not found, 130: interrupted.",
     example="axern run --request-memory 512MiB -- sh -c 'echo hello'",
     default=_START,
     commands=(
