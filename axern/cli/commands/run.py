@@ -62,7 +62,7 @@ _START = Command(
 RUN = Group(
     "run",
     "run a command in a sandbox, or look after runs",
-    detail="Exits with the command's own code; 124: its --timeout or --ttl was over, 125: a failure "
+    detail="Exits with the command's own code; 124: its --timeout or --ttl is over, 125: failure "
     "of our own (with -o json it is on standard output as well), 126: the program can't be "
     "executed, 127: it was not found, 130: interrupted.",
     example="axern run --request-memory 512MiB -- sh -c 'echo hello'",
