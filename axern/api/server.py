@@ -35,6 +35,8 @@ QUERY_LIMIT = 16
 OVERDUE_LIMIT = 256
 """So many requests may go on after their client was told `busy`; then nothing new is begun."""
 BACKLOG = 1024
+_ACCEPTED_AT_A_TIME = 16
+"""Connections taken before the first of them is counted: each has its descriptor by then."""
 _REST_AFTER_EXHAUSTION_S = 0.5
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 
@@ -90,6 +92,10 @@ class Listener(socket.socket):
 
     _rest_until_s = 0.0
 
+    def listen(self, _: int = 0) -> None:
+        """Let many wait in the kernel's queue, however few are taken out of it at a time."""
+        super().listen(BACKLOG)
+
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection; raises BlockingIOError while there were no descriptors."""
         if time.monotonic() < self._rest_until_s:
@@ -133,7 +139,7 @@ def _listen(path: str, group_id: int | None) -> Listener:
     if group_id is not None:
         os.chown(private, -1, group_id)
     os.chmod(private, 0o660)
-    listener.listen(BACKLOG)
+    listener.listen()
     listener.settimeout(0)
     os.rename(private, path)
     return listener
@@ -352,6 +358,6 @@ def build(
         date_header=False,
         timeout_keep_alive=int(IDLE_DEADLINE_S),
         timeout_graceful_shutdown=2,
-        backlog=BACKLOG,
+        backlog=_ACCEPTED_AT_A_TIME,
     )
     return Server(config)

@@ -153,8 +153,8 @@ class Generator:
                 return {**value, rng.choice(TEXTS): rng.choice((*NUMBERS, *TEXTS))}
             return {**value, name: self._mutated(rng, value[name])}
         if isinstance(value, list) and value and rng.random() < 0.7:
-            if rng.random() < 0.3:
-                return value * rng.choice((2, 256, 257, 2000))
+            if rng.random() < 0.3 and len(repr(value)) < KIB:
+                return (value * rng.choice((2, 256, 257, 2000)))[:2000]
             place = rng.randrange(len(value))
             return [*value[:place], self._mutated(rng, value[place]), *value[place + 1 :]]
         long = rng.choice(("a", "é", "/a")) * rng.choice((64, 129, 4096, 131_072))
@@ -196,6 +196,7 @@ def _bent(rng: random.Random, wire: bytes) -> bytes:
             wire = head + line + rng.choice(HEADERS) + line + rest
         elif act == 5:
             wire = wire[:place] + wire[max(0, place - 60) : place] * rng.choice((1, 2, 300))
+            wire = wire[: 2 * KIB * KIB]
         else:
             wire += rng.randbytes(rng.randrange(200))
     return wire
