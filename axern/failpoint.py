@@ -36,7 +36,10 @@ BURY = (
 )
 """Steps of a burial, in order; each name is the moment right after that step."""
 
-NAMES = frozenset(LAUNCH + BURY)
+RELEASE = ("release.begun", "release.stopped", "release.retired")
+"""Steps of an offline release before and between those of the burial, in order."""
+
+NAMES = frozenset(LAUNCH + BURY + RELEASE)
 
 
 def failpoint(name: str) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger import transitions
 from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.reservation import RESERVED, RUNNING, STARTING, STOPPING, Reservation
+from ledger.state import Change
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
-    from ledger.reservation import Reservation
+    from ledger.state import State
 
 LONGEST_REASON = 256
 """Characters of a reason; it stands in the journal, in tables and in the run's record."""
@@ -60,6 +63,26 @@ class Asked:
         """Return who releases it and why, as the journal and the run's record have it."""
         return f"{_BY}{self.uid}" + (f": {self.reason}" if self.reason else "")
 
+    @property
+    def by(self) -> str:
+        """Return who asks, as the journal names users."""
+        return f"uid:{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release is answered with: proof that the entry is gone, and what proved it.
+
+    `row` is its last one, None where no entry is known; `already` tells that it was gone before.
+    """
+
+    id: str
+    row: Reservation | None
+    at_wall_ms: int
+    by: str
+    evidence: str
+    already: bool = False
+
 
 def is_note(text: str | None) -> bool:
     """Tell whether *text*, the reason of an entry, is that of a release."""
@@ -73,6 +96,11 @@ def require_right(owner_uid: int, asked: Asked, reservation_id: str) -> None:
             f"reservation {reservation_id} belongs to uid {owner_uid}, and you are uid {asked.uid}",
             hint="its owner may release it, or root",
         )
+
+
+def may_run(row: Reservation) -> bool:
+    """Tell from its phase alone whether something of *row* may run; a burial kills what is left."""
+    return row.is_sandbox and row.phase in (STARTING, RUNNING, STOPPING)
 
 
 def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
@@ -89,12 +117,35 @@ def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
     require_right(row.owner.uid, asked, row.id)
     if not row.is_sandbox:
         return UNCHARGE
-    if not runs:
+    if not runs or is_note(row.reason):  # a forced release that was begun goes on
         return BURY
     if not asked.force:
         since = format_rfc3339(row.started_wall_ms or row.created_wall_ms)
         raise StateConflict(
             f"reservation {row.id} is {row.phase} since {since}, and what runs is not released",
-            hint=f"end it first: axern run cancel {row.id}",
+            hint=f"to stop it first: axern reservations release {row.id} --force --reason TEXT",
         )
     return STOP
+
+
+def begin(view: State, reservation_id: str, asked: Asked, *, runs: bool | None = None) -> Change:
+    """Take the first step of a release: a lease is over by it, a sandbox will not be started.
+
+    What is over or ends already stays as it is.
+
+    Args:
+        view: The state.
+        reservation_id: The entry.
+        asked: The wish.
+        runs: As for `steps`; None is what the phase says.
+    Raises:
+        PermissionDenied, StateConflict: As `steps` does.
+        NotFound: It is gone already.
+    """
+    row = view.reservation(reservation_id)
+    needed = steps(row, asked, runs=may_run(row) if runs is None else runs)
+    if needed == UNCHARGE:
+        return transitions.release(view, row.id, asked.note, asked.by)
+    if needed == STOP or row.phase == RESERVED:
+        return transitions.stop(view, row.id, asked.note, asked.by)
+    return Change("release", result=row)

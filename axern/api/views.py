@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from ledger import state as accounts
 from ledger import tables
 from ledger.admission import effective_allocatable
+from ledger.reservation import RELEASED
 from ledger.resources import DIMENSIONS, gpu_pool
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
     from ledger.admission import Refusal
     from ledger.clock import Now
+    from ledger.history import History
+    from ledger.release import Released
     from ledger.reservation import Reservation
     from ledger.resources import Dimension
     from ledger.state import State
@@ -56,6 +59,57 @@ def reservation_view(
         "last_heartbeat_at": _wall(beat_monotonic_ms, now.monotonic_ms, now.wall_ms),
         "request_id": reservation.request_id,
         "reason": reservation.reason,
+    }
+
+
+def released_view(released: Released, now: Now) -> Json:
+    """Return the answer to a release: the last row, which holds nothing any more, and the proof.
+
+    `reservation` is None where no entry is remembered.
+    """
+    row = released.row
+    return {
+        "reservation": None if row is None else ended_view(row, now),
+        "released": {
+            "id": released.id,
+            "at": format_rfc3339(released.at_wall_ms),
+            "by": released.by,
+            "evidence": released.evidence,
+            "already": released.already,
+        },
+    }
+
+
+def ended_view(row: Reservation, now: Now) -> Json:
+    """Return an entry that is gone, from its last row."""
+    view = reservation_view(row, RELEASED, now)
+    return view | {
+        "phase": RELEASED,
+        "liveness": None,
+        "charged": dict.fromkeys(view["charged"], 0),
+        "expires_at": None,
+    }
+
+
+def history_view(history: History | None) -> Json:
+    """Return the steps of an entry, oldest first, and what is missing of them."""
+    if history is None:
+        return {"steps": [], "omitted": 0, "damage": []}
+    return {
+        "steps": [
+            {
+                "at": format_rfc3339(step.wall_ms),
+                "generation": step.generation,
+                "operation": step.operation,
+                "by": step.by,
+                "phase": step.phase,
+                "note": step.note,
+                "reason": step.reason,
+            }
+            for step in history.steps
+        ],
+        "omitted": history.omitted,
+        "damage": list(history.damage),
     }
 
 

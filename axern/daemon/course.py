@@ -19,11 +19,11 @@ from axern.daemon.deadline import Deadlines
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
-from axern.runtime import monitor, teardown
+from axern.runtime import monitor, record, teardown
 from axern.runtime import outcome as ending
-from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, StateConflict
+from ledger.release import is_note
 from ledger.reservation import RESERVED, RETIRING, STOPPING, Reservation
 
 if TYPE_CHECKING:
@@ -271,14 +271,17 @@ class Course:
         await self._record(life, reservation, outcome)
         failpoint("bury.exit_record")
         reason = (outcome.diagnostic_code or outcome.status) if outcome else "ended"
-        await self._commit(
+        retired = await self._commit(
             partial(transitions.retire, reservation_id=reservation.id, reason=reason)
         )
         life.moved.notify()
         evidence = await self._bury(life, reservation)
+        if is_note(retired.reason):
+            evidence = f"{retired.reason}; {evidence}"
         await self._commit(
             partial(transitions.release, reservation_id=reservation.id, evidence=evidence)
         )
+        life.evidence = evidence
         failpoint("bury.released")
         monitor.discard_exit(self._layout.sandbox(reservation.id))
 
@@ -287,18 +290,8 @@ class Course:
         if outcome is None:
             ended = _read_exit(self._layout.sandbox(reservation.id))
             outcome = _ended(life, ended) if ended else ending.failed("it ended unseen")
-        record = RunExit(
-            status=outcome.status,
-            exit_code=outcome.exit_code,
-            cli_exit_code=outcome.cli_exit_code,
-            started_wall_ms=reservation.started_wall_ms,
-            finished_wall_ms=max(
-                outcome.finished_wall_ms or wall_ms(), reservation.started_wall_ms or 0
-            ),
-            diagnostic_code=outcome.diagnostic_code,
-            message=outcome.message,
-        )
-        await self._insist(life, self._runs.save_exit, reservation.id, record)
+        written = record.of(outcome, reservation.started_wall_ms, wall_ms())
+        await self._insist(life, self._runs.save_exit, reservation.id, written)
 
     async def _insist(self, life: Life, call: Callable[..., Result], *arguments: object) -> Result:
         """Call until the disk lets it, however long that takes."""

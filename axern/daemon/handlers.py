@@ -14,10 +14,13 @@ from axern.api import schema
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
+from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
+from axern.daemon.release_service import ReleaseService
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
+from ledger.release import Asked
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ class Handlers:
         self._parts = parts
         self._runs = RunService(parts)
         self._leases = LeaseService(parts)
+        self._releases = ReleaseService(parts)
+        self._inspection = Inspection(parts)
         self._service = Service(parts)
         self._routes = (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
@@ -74,7 +79,7 @@ class Handlers:
             ),
             Route("GET", "/v2/reservations", "list the reservations", self._list_reservations),
             Route("GET", "/v2/reservations/{id}", "show one reservation", self._get_reservation),
-            Route("DELETE", "/v2/reservations/{id}", "release a lease", self._release),
+            Route("DELETE", "/v2/reservations/{id}", "release a reservation", self._release),
             Route(
                 "POST",
                 "/v2/reservations/{id}/heartbeat",
@@ -82,6 +87,7 @@ class Handlers:
                 self._heartbeat,
                 schema.HeartbeatRequest,
             ),
+            Route("GET", "/v2/doctor", "compare ledger and host", self._doctor),
             Route("GET", "/v2/node", "show capacity and capabilities", self._node),
             Route("GET", "/v2/templates", "list the templates", self._templates),
             Route("GET", "/v2/health", "answer", self._health),
@@ -116,23 +122,19 @@ class Handlers:
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")
-        grace_ms = _integer(query, "grace_ms")
-        if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
-            raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} (a day) can be waited for")
+        grace_ms = _grace_ms(query)
         run = await self._runs.cancel(parameters["id"], grace_ms, request.peer)
         return _json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "from", "follow")
-        follow = query.get("follow", "true")
-        if follow not in ("true", "false"):
-            raise InvalidArgument(f"follow: {follow!r} is neither true nor false")
+        follow = _flag(query, "follow", default="true")
         offset = _integer(query, "from")
         if offset is None:
             last = {"from": request.headers.get("last-event-id", "0")}
             offset = _integer(last, "from") or 0
         return StreamResponse(
-            self._runs.stream(parameters["id"], offset, request.peer, wait=follow == "true")
+            self._runs.stream(parameters["id"], offset, request.peer, wait=follow)
         )
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
@@ -151,11 +153,24 @@ class Handlers:
             },
         )
 
-    async def _get_reservation(self, _: Request, parameters: Parameters) -> Answer:
-        return _json(200, {"reservation": self._service.reservation(parameters["id"])})
+    async def _get_reservation(self, request: Request, parameters: Parameters) -> Answer:
+        query = _query(request, "evidence", "history")
+        answer = await self._inspection.reservation(
+            parameters["id"],
+            with_evidence=_flag(query, "evidence"),
+            with_history=_flag(query, "history"),
+        )
+        return _json(200, answer)
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
-        return _json(200, await self._leases.release(parameters["id"], request.peer))
+        query = _query(request, "force", "reason", "grace_ms")
+        asked = Asked(request.peer.uid, _flag(query, "force"), query.get("reason"))
+        grace_ms = _grace_ms(query)
+        over, answer = await self._releases.release(parameters["id"], asked, grace_ms)
+        return _json(200 if over else 202, answer)
+
+    async def _doctor(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, await self._inspection.examine())
 
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())
@@ -212,6 +227,20 @@ def _query(request: Request, *known: str) -> dict[str, str]:
                 f"unknown query parameter {name[:64]!r}; known are {', '.join(known) or 'none'}"
             )
     return dict(request.query)
+
+
+def _flag(query: dict[str, str], name: str, default: str = "false") -> bool:
+    text = query.get(name, default)
+    if text not in ("true", "false"):
+        raise InvalidArgument(f"{name}: {text[:20]!r} is neither true nor false")
+    return text == "true"
+
+
+def _grace_ms(query: dict[str, str]) -> int | None:
+    grace_ms = _integer(query, "grace_ms")
+    if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
+        raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} (a day) can be waited for")
+    return grace_ms
 
 
 def _integer(query: dict[str, str], name: str) -> int | None:

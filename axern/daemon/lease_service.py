@@ -1,4 +1,4 @@
-"""The use cases of leases: hold resources without a sandbox, renew them, give them back."""
+"""The use cases of leases: hold resources without a sandbox, and renew them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner, sha256_of
+from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, sha256_of
 from axern.host import process
 from ledger import transitions
-from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.errors import InvalidArgument, PermissionDenied
 from ledger.reservation import EXTERNAL, Owner, Reservation
 from ledger.spec import resolve_lease
 
@@ -90,28 +90,3 @@ class LeaseService:
             reservation = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.beat(reservation_id, now)
         return {"reservation": self._parts.view(reservation)}
-
-    async def release(self, reservation_id: str, peer: Peer) -> Json:
-        """End a lease that no sandbox belongs to.
-
-        Raises:
-            StateConflict: Axern runs something under it.
-            PermissionDenied: It is somebody else's.
-            NotFound: It has ended.
-        """
-        reservation = self._parts.ledger.state.reservation(self._parts.resolve_id(reservation_id))
-        require_owner(reservation.owner.uid, peer, reservation.id)
-        if reservation.is_sandbox:
-            raise StateConflict(
-                f"reservation {reservation.id} belongs to a run that is {reservation.phase}",
-                hint=f"end it with: axern run cancel {reservation.id}",
-            )
-        operation = partial(
-            transitions.release,
-            reservation_id=reservation.id,
-            evidence="released by its owner",
-            by=f"uid:{peer.uid}",
-        )
-        released = cast("Reservation", await self._parts.committer.submit(operation))
-        self._parts.heartbeats.forget(released.id)
-        return {"reservation": self._parts.view(released)}

@@ -13,7 +13,7 @@ class Life:
     """What the coroutine of one sandbox listens to, and what others may wait for.
 
     `resting` is set while it could be left alone: nothing is half done. `kill_at_ms` is on
-    CLOCK_MONOTONIC, from `stop_reason` on.
+    CLOCK_MONOTONIC, from `stop_reason` on; `evidence` is what proved it gone, once it is.
     """
 
     reservation_id: str
@@ -24,6 +24,7 @@ class Life:
     stop_reason: str | None = None
     stop_by: str = "daemon"
     kill_at_ms: int = 0
+    evidence: str | None = None
     task: asyncio.Task[None] | None = None
     errand: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None

@@ -22,11 +22,6 @@ class Service:
             if namespace in (None, reservation.namespace) and phase in (None, reservation.phase)
         ]
 
-    def reservation(self, reservation_id: str) -> Json:
-        """Return one reservation; raises NotFound."""
-        found = self._parts.resolve_id(reservation_id)
-        return self._parts.view(self._parts.ledger.state.reservation(found))
-
     def node(self) -> Json:
         """Return capacity, holders, capabilities and runtimes."""
         observer = self._parts.observer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING
 
 from axern.host.cgroup import find_hierarchies
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _LOCK = "axernd.lock"
-_LONGEST_PID = 20
+_LONGEST_NOTE = 80
+_POLL_S = 0.05
 
 
 def layout_of(settings: Settings) -> Layout:
@@ -52,11 +54,15 @@ def _program(name: str, configured: str) -> str:
 
 
 @contextlib.contextmanager
-def sole_user_of(run_dir: str) -> Iterator[None]:
+def sole_user_of(run_dir: str, holder: str = "axernd", timeout_s: float = 0.0) -> Iterator[None]:
     """Hold *run_dir* for this process: two ledgers must not share sockets, mounts and exits.
 
+    Args:
+        run_dir: The folder; made where missing.
+        holder: What this process is doing, for the message to whoever finds it held.
+        timeout_s: How long to wait for another holder.
     Raises:
-        LedgerBusy: Another daemon uses it; the message names its pid.
+        LedgerBusy: Another process holds it; the message names it.
         InvalidArgument: It can't be made or written to.
     """
     try:
@@ -66,16 +72,30 @@ def sole_user_of(run_dir: str) -> Iterator[None]:
     except OSError as error:
         raise InvalidArgument(f"run_dir: {run_dir}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, _LONGEST_PID, 0).decode(errors="replace").strip()
+        if not _locked(descriptor, timeout_s):
+            pid, _, what = (
+                os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace").partition(" ")
+            )
             raise LedgerBusy(
-                f"run_dir {run_dir} is used by another axernd, process {holder}",
-                hint="stop that one, or give this one a run_dir of its own",
-            ) from None
+                f"run_dir {run_dir} is used by {what.strip() or 'axernd'}, process {pid.strip()}",
+                hint="wait until it ends, or stop it; a second daemon needs a run_dir of its own",
+            )
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {holder}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int, timeout_s: float) -> bool:
+    """Take the lock, or return False where it is still held after *timeout_s*."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True

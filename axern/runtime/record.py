@@ -6,9 +6,12 @@ import contextlib
 import errno
 import logging
 import os
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from axern.runtime.outcome import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +32,29 @@ class RunExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_wall_ms: int | None = None
     diagnostic_code: str | None = None
     message: str | None = None
+
+
+class _Owner(msgspec.Struct):
+    uid: int
+
+
+def of(how: Outcome, started_wall_ms: int | None, now_wall_ms: int) -> RunExit:
+    """Return the record of *how* a run ended; an end that nobody timed is one of now."""
+    return RunExit(
+        status=how.status,
+        exit_code=how.exit_code,
+        cli_exit_code=how.cli_exit_code,
+        started_wall_ms=started_wall_ms,
+        finished_wall_ms=max(how.finished_wall_ms or now_wall_ms, started_wall_ms or 0),
+        diagnostic_code=how.diagnostic_code,
+        message=how.message,
+    )
+
+
+def owner_uid(run_folder: str) -> int | None:
+    """Return whose run *run_folder* is, or None where no spec says so."""
+    owner = decode(spec_path(run_folder), _Owner)
+    return owner.uid if owner else None
 
 
 def exit_path(run_folder: str) -> str:

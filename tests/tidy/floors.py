@@ -69,8 +69,8 @@ RULES = (
     Rule(
         "axern.cli",
         ("axern.runtime",),
-        "offline release is all that the command line needs of it",
-        but=("axern.runtime.teardown",),
+        "offline release, evidence and doctor are all that the command line needs of it",
+        but=("axern.runtime.offline",),
     ),
     Rule(
         "axern.api",

@@ -84,7 +84,7 @@ CLEAN = [
         "ledger/__init__.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ledger.store import Ledger",
     ),
-    ("axern/cli/run.py", "import typer\nfrom axern.runtime.teardown import bury"),
+    ("axern/cli/run.py", "import typer\nfrom axern.runtime.offline import desk"),
     ("axern/daemon/main.py", "import msgspec\nfrom axern.runtime import runc\nimport axern.host"),
     ("axern/api/server.py", "import uvicorn\nimport uvicorn.protocols.http\nimport httptools"),
     ("axern/host/inventory.py", "import psutil\nfrom ledger.resources import Capacity"),

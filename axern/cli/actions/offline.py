@@ -6,6 +6,7 @@ know without it: liveness is `unobserved`, and `source` says where they come fro
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -52,25 +53,53 @@ def reservations(snapshot: Snapshot, namespace: str | None, phase: str | None) -
     return {"reservations": rows, **_origin(snapshot)}
 
 
-def reservation(snapshot: Snapshot, prefix: str) -> Json:
-    """Return what `GET /v2/reservations/ID` would answer for the unique beginning of an id.
+def closely(where: Where, prefix: str, reason: DaemonUnreachable) -> Json:
+    """Return what `GET /v2/reservations/ID` would answer, with history and, for root, evidence.
 
     Raises:
-        NotFound: No id begins so.
+        NotFound: No id begins so, and none is remembered.
         InvalidArgument: More than one does.
     """
+    from axern.api.views import ended_view, history_view
+    from ledger import history
+
+    snapshot = read(where, reason)
     found = [row for row in snapshot.state.reservations() if row.id.startswith(prefix)]
-    if not found:
-        raise NotFound(
-            f"no reservation has an id that begins with {prefix}",
-            hint="list them with: axern reservations",
-        )
     if len(found) > 1:
         raise InvalidArgument(
             f"{len(found)} reservations have an id that begins with {prefix}",
             hint="give more of the id",
         )
-    return {"reservation": _view(found[0], _now(snapshot.state)), **_origin(snapshot)}
+    word = found[0].id if found else prefix
+    past = history.find(where.ledger_dir, word, snapshot.generation)
+    if past is None and not found:
+        raise NotFound(
+            f"no reservation has an id that begins with {prefix}, and none is remembered",
+            hint="list them with: axern reservations",
+        )
+    now = _now(snapshot.state)
+    row = found[0] if found else None
+    last = past.last if past else None
+    view = _view(row, now) if row else ended_view(last, now) if last else None
+    seen, ended = _seen(where, row, row.id if row else past.reservation_id if past else word)
+    return {
+        "reservation": view,
+        "exit": ended,
+        "evidence": seen,
+        "history": history_view(past),
+        **_origin(snapshot),
+    }
+
+
+def _seen(where: Where, row: Reservation | None, name: str) -> tuple[Json | None, Json | None]:
+    """Return the evidence of *row* and the exit record of *name*; for root, who alone may look."""
+    if os.geteuid() != 0:
+        return None, None
+    from axern.config import load
+    from axern.runtime import offline
+
+    settings = load(where.config)
+    return offline.evidence(settings, row) if row else None, offline.exit_of(settings, name)
 
 
 def node(snapshot: Snapshot) -> Json:

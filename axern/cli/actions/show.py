@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from axern.cli.actions import offline
-from axern.cli.actions.request import checked_id, query
-from axern.cli.output import SHORT_ID, amount, amounts, put, put_fields, put_json
+from axern.cli.actions.closely import owner
+from axern.cli.actions.request import query
+from axern.cli.output import SHORT_ID, amount, put, put_fields, put_json
 from axern.cli.table import Column, put_list, put_table
 from axern.cli.when import ahead
 from axern.errors import DaemonUnreachable
@@ -66,49 +67,12 @@ def _line(row: Json, shown: list[Dimension]) -> list[object]:
     return [
         row["id"][:SHORT_ID],
         row["namespace"],
-        _owner(row["owner"]),
+        owner(row["owner"]),
         row["phase"],
         row["liveness"],
         *(amount(dimension, row["charged"][dimension.name]) for dimension in shown),
         ahead(row["expires_at"]),
     ]
-
-
-def _owner(owner: Json) -> str:
-    name = f" {owner['name']}" if owner["name"] else ""
-    return f"{owner['kind']}{name} (uid {owner['uid']})"
-
-
-def inspect_reservation(where: Where, *, reservation_id: str, output: str) -> None:
-    """Show one reservation."""
-    word = checked_id(reservation_id)
-    answer = _ask(where, f"/v2/reservations/{word}", lambda files: offline.reservation(files, word))
-    if output == "json":
-        put_json(answer)
-        return
-    offline.announce(answer)
-    row = answer["reservation"]
-    put_fields(
-        [
-            ("id", row["id"]),
-            ("namespace", row["namespace"]),
-            ("owner", _owner(row["owner"])),
-            ("phase", row["phase"]),
-            ("liveness", row["liveness"]),
-            ("reason", row["reason"]),
-            ("requests", amounts(row["requests"])),
-            ("limits", amounts(row["limits"])),
-            ("charged", amounts(row["charged"])),
-            ("enforced", row["enforced"]),
-            ("runtime class", row["runtime_class"]),
-            ("lane", row["lane"]),
-            ("GPU device", row["gpu_device"]),
-            ("request id", row["request_id"]),
-            ("created", row["created_at"]),
-            ("last heartbeat", row["last_heartbeat_at"]),
-            ("expires", row["expires_at"]),
-        ]
-    )
 
 
 def node_capacity(where: Where, *, output: str) -> None:

@@ -143,7 +143,14 @@ class Rig:
 async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
     """Open a ledger in *folder*; afterwards its invariants must hold."""
     clock = ManualClock()
-    settings = Settings.model_validate({"cgroup_enforcement": "disabled_dev", **keys})
+    settings = Settings.model_validate(
+        {
+            "cgroup_enforcement": "disabled_dev",
+            "state_dir": str(folder),
+            "run_dir": str(folder / "run"),
+            **keys,
+        }
+    )
     layout = Layout(
         state_dir=str(folder),
         run_dir=str(folder / "run"),

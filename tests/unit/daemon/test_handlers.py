@@ -30,6 +30,7 @@ ROUTES = {
     ("DELETE", "/v2/reservations/{id}"),
     ("POST", "/v2/reservations/{id}/heartbeat"),
     ("GET", "/v2/node"),
+    ("GET", "/v2/doctor"),
     ("GET", "/v2/templates"),
     ("GET", "/v2/health"),
     ("GET", "/v2/openapi.json"),
