@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 DEFAULT_PATH = "/etc/axern/axern.toml"
 DEFAULT_STATE_DIR = "/var/lib/axern"
 DEFAULT_RUN_DIR = "/run/axern"
+TEMPLATE_NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+"""A template's name, safe as the name of a folder; no other folder there begins with a letter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,18 @@ class RootfsRefused(RuntimeFailure):
     """A root file system can't be used safely with this runtime."""
 
 
+class TemplateRefused(AxernError):
+    """A source can't become a template: hostile, damaged, too large, or changed meanwhile."""
+
+    code = "invalid_argument"
+
+
+class HostFull(AxernError):
+    """Going on would leave the host less free space than its reserve."""
+
+    code = "busy"
+
+
 class ProgramError(RuntimeFailure):
     """The workload's program can't be started; `exit_code` is what a shell would give."""
 

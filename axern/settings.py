@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR
+from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
 from ledger.reservation import LANES
 from ledger.units import parse_bytes, parse_cpu_milli, parse_duration_ms, parse_ratio
@@ -108,7 +108,18 @@ class Settings(BaseModel):
         description="storage limit of a writable root where none is given",
     )
     default_runtime: Literal["runsc", "runc"] = Field("runsc", description="runtime class")
-    default_template: str = Field("busybox", description="root file system of a run")
+    default_template: str = Field(
+        "busybox", pattern=TEMPLATE_NAME, description="root file system of a run"
+    )
+    template_max_bytes: Bytes = _quantity(
+        "20GiB", alias="template_max", description="most that a new template may hold"
+    )
+    template_max_entries: Count = Field(
+        2_000_000, ge=1, description="most files, folders and links of a new template"
+    )
+    template_timeout_ms: Duration = _quantity(
+        "30m", alias="template_timeout", description="longest import of a template"
+    )
     stop_grace_ms: Grace = _quantity(
         "10s", alias="stop_grace", description="from TERM to KILL when a sandbox is stopped"
     )

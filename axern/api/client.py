@@ -222,14 +222,16 @@ class Client:
             self.close()
         return _decoded(status, content)
 
-    def events(self, target: str) -> Iterator[Event]:
+    def events(
+        self, target: str, *, method: str = "GET", body: Json | None = None
+    ) -> Iterator[Event]:
         """Open the stream *target* and return its events, until the daemon ends it.
 
         Raises:
             ApiError, ConnectionLost, DaemonUnreachable, ProtocolError: As for `request`.
         """
         try:
-            status, headers = self._send("GET", target, None, STREAM_TIMEOUT_S)
+            status, headers = self._send(method, target, body, STREAM_TIMEOUT_S)
             if not headers.get("content-type", "").startswith("text/event-stream"):
                 _decoded(status, b"".join(self._content(headers)))
                 raise ProtocolError(f"the daemon answered {target} with no stream")

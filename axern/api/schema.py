@@ -13,6 +13,7 @@ from pydantic import (
     create_model,
 )
 
+from axern.config import TEMPLATE_NAME
 from ledger.errors import CODES, InvalidArgument
 from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
@@ -34,6 +35,7 @@ LABEL_VALUE_LIMIT_BYTES = 256
 USER = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$"
 LARGEST_ID = 65_535
 """A sandbox has ids 0 to 65,535, whatever isolates it."""
+IMAGE_REFERENCE = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,254}$"
 
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 _ONE_SLOT = "sandbox_slots"
@@ -64,6 +66,10 @@ _RULES = {
 _PATTERN_RULES = {
     DNS_LABEL: "it must be 1 to 63 of a-z, 0-9 and '-', with no '-' at either end, "
     "for example team-a",
+    TEMPLATE_NAME: "it must be 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning and ending with a "
+    "letter or digit, for example python-3.11",
+    IMAGE_REFERENCE: "it must be 1 to 255 of letters, digits, '.', '_', '/', ':' and '-', "
+    "beginning with a letter or digit, for example 1.2 or team/app:1.2",
     REQUEST_ID: "it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-', beginning with a "
     "letter or digit, for example build-42",
     USER: "it must be an id or a name, and after a ':' a group's, for example 1000:1000 or nobody",
@@ -137,6 +143,7 @@ Path = Annotated[
     str, Field(max_length=PATH_LIMIT_BYTES), AfterValidator(_no_nul), AfterValidator(_absolute)
 ]
 Label = Annotated[str, Field(pattern=DNS_LABEL)]
+TemplateName = Annotated[str, Field(pattern=TEMPLATE_NAME)]
 RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, AfterValidator(_label_value)]
@@ -193,7 +200,7 @@ class RunRequest(Demanding):
         dict[Text, Text], Field(max_length=ENV_ITEMS_LIMIT), AfterValidator(_environment)
     ] = Field(default_factory=dict)
     cwd: Path = "/"
-    template: Label | None = None
+    template: TemplateName | None = None
     rootfs: Path | None = None
     rootfs_readonly: bool = False
     runtime_class: Literal["runsc", "runc"] | None = None
@@ -214,6 +221,21 @@ class ReserveRequest(Demanding):
     name: Annotated[str, Field(max_length=128)] = ""
     max_lifetime_ms: Milliseconds | None = None
     owner_process: OwnerProcess | None = None
+
+
+class TemplateSource(Body):
+    """Where a template comes from: a path on the host; `reference` picks an image where needed."""
+
+    kind: Literal["dir", "oci", "docker-archive"]
+    path: Path
+    reference: Annotated[str, Field(pattern=IMAGE_REFERENCE)] | None = None
+
+
+class TemplateRequest(Body):
+    """Import a root file system under a name that runs may use."""
+
+    name: TemplateName
+    source: TemplateSource
 
 
 class HeartbeatRequest(Body):

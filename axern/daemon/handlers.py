@@ -19,6 +19,7 @@ from axern.daemon.lease_service import LeaseService
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
+from axern.daemon.template_service import TemplateService
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
 from ledger.release import Asked
 from ledger.units import MAX_INTEGER
@@ -64,6 +65,7 @@ class Handlers:
         self._releases = ReleaseService(parts)
         self._inspection = Inspection(parts)
         self._service = Service(parts)
+        self._templates = TemplateService(parts)
         self._routes = (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
             Route("GET", "/v2/runs", "list the runs", self._list_runs),
@@ -89,7 +91,16 @@ class Handlers:
             ),
             Route("GET", "/v2/doctor", "compare ledger and host", self._doctor),
             Route("GET", "/v2/node", "show capacity and capabilities", self._node),
-            Route("GET", "/v2/templates", "list the templates", self._templates),
+            Route("GET", "/v2/templates", "list the templates", self._list_templates),
+            Route(
+                "POST",
+                "/v2/templates",
+                "import a template and follow how far it is",
+                self._add_template,
+                schema.TemplateRequest,
+            ),
+            Route("GET", "/v2/templates/{name}", "show one template", self._get_template),
+            Route("DELETE", "/v2/templates/{name}", "remove a template", self._remove_template),
             Route("GET", "/v2/health", "answer", self._health),
             Route("GET", "/v2/openapi.json", "show this document", self._openapi),
         )
@@ -108,7 +119,8 @@ class Handlers:
 
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())
-        return _json(201, {"run": await self._runs.run(body, request.peer)})
+        with self._templates.admitting(body):
+            return _json(201, {"run": await self._runs.run(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
         query = _query(request, "namespace", "status")
@@ -179,8 +191,19 @@ class Handlers:
     async def _node(self, _: Request, __: Parameters) -> Answer:
         return _json(200, {"node": self._service.node(), "source": "daemon"})
 
-    async def _templates(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, {"templates": self._service.templates()})
+    async def _list_templates(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, {"templates": await self._templates.list()})
+
+    async def _add_template(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.TemplateRequest, request.json())
+        return StreamResponse(self._templates.add(body, request.peer))
+
+    async def _get_template(self, _: Request, parameters: Parameters) -> Answer:
+        return _json(200, {"template": await self._templates.get(parameters["name"])})
+
+    async def _remove_template(self, request: Request, parameters: Parameters) -> Answer:
+        removed = await self._templates.remove(parameters["name"], request.peer)
+        return _json(200, {"template": removed})
 
     async def _health(self, _: Request, __: Parameters) -> Answer:
         return _json(200, self._service.health())

@@ -24,6 +24,7 @@ from axern.daemon.observer import Observer, read_now
 from axern.daemon.parts import Parts
 from axern.daemon.reconcile import Reconciler
 from axern.daemon.runs import RunStore
+from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
 from axern.runtime import template
@@ -113,6 +114,7 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
         buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)
         if buried:
             _log.warning("buried what was left of %s sandboxes without an entry", buried)
+        sweep(layout)
         with contextlib.suppress(HostError):
             await asyncio.to_thread(_make_template, layout)
         committer = Committer(ledger, read_now)

@@ -80,10 +80,8 @@ class Observer:
                     capacity.memory_bytes,
                     _LEAST_MEMORY_RESERVE_BYTES,
                 ),
-                ephemeral_storage_bytes=_reserve(
-                    settings.system_reserve_storage_bytes,
-                    capacity.filestore_total_bytes,
-                    _LEAST_STORAGE_RESERVE_BYTES,
+                ephemeral_storage_bytes=storage_reserve_bytes(
+                    settings, capacity.filestore_total_bytes
                 ),
             ),
             settings.cpu_overcommit_ratio,
@@ -124,6 +122,12 @@ def explain(capabilities: Iterable[Capability], reason: str) -> str:
     """Return a reason of a refusal with what was found out about the capability it names."""
     found = {f"capability {item.key} is absent": item.message for item in capabilities}
     return f"{reason}: {found[reason]}" if reason in found else reason
+
+
+def storage_reserve_bytes(settings: Settings, total_bytes: int) -> int:
+    """Return how much of a file system of *total_bytes* is kept for the host itself."""
+    configured = settings.system_reserve_storage_bytes
+    return _reserve(configured, total_bytes, _LEAST_STORAGE_RESERVE_BYTES)
 
 
 def _reserve(configured: int | None, capacity: int, least: int) -> int:

@@ -63,7 +63,7 @@ class RunService:
             namespace=body.namespace,
             uid=peer.uid,
             command=tuple(body.command),
-            env=body.env,
+            env=template.env_of(self._parts.layout.templates, template_name) | body.env,
             cwd=body.cwd,
             rootfs=rootfs,
             template=template_name,

@@ -1,11 +1,10 @@
-"""The use cases that only read: reservations, the node, templates, health."""
+"""The use cases that only read: reservations, the node, health."""
 
 from __future__ import annotations
 
 import axern
 from axern.api.views import node_view
 from axern.daemon.parts import Json, Parts
-from axern.runtime import template
 
 
 class Service:
@@ -47,13 +46,6 @@ class Service:
     def health(self) -> Json:
         """Return that the daemon answers, and at which generation."""
         return {"status": "ok", "generation": self.generation}
-
-    def templates(self) -> list[Json]:
-        """Return the root file systems that anybody may use."""
-        return [
-            {"name": found.name, "path": found.rootfs}
-            for found in template.list_all(self._parts.layout.templates)
-        ]
 
     @property
     def generation(self) -> int:

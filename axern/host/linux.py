@@ -18,12 +18,18 @@ _NR_MOVE_MOUNT = 429
 _NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
 
+# include/uapi/linux/sched.h
+CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWNET = 0x40000000
+
 # include/uapi/linux/mount.h
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_BIND = 0x1000
+MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
@@ -34,11 +40,16 @@ OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 
 # include/linux/fs.h
+MNT_DETACH = 0x2
 UMOUNT_NOFOLLOW = 0x8
+
+# include/uapi/linux/fs.h
+RENAME_NOREPLACE = 0x1
 
 # include/uapi/linux/fcntl.h
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
 
 # include/uapi/linux/openat2.h
 RESOLVE_NO_XDEV = 0x01
@@ -121,6 +132,34 @@ def mount_setattr(tree_fd: int, attributes: int, userns_fd: int | None = None) -
         attributes |= MOUNT_ATTR_IDMAP
     request = struct.pack("QQQQ", attributes, 0, 0, userns_fd or 0)
     _check(_libc.syscall(_NR_MOUNT_SETATTR, tree_fd, b"", AT_EMPTY_PATH, request, len(request)))
+
+
+def change_mount(path: str, *, add: int = 0, clear: int = 0, recursive: bool = False) -> None:
+    """Add and clear MOUNT_ATTR_* on the mount at *path*, and on all below it if *recursive*."""
+    request = struct.pack("QQQQ", add, clear, 0, 0)
+    flags = AT_RECURSIVE if recursive else 0
+    result = _libc.syscall(
+        _NR_MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), flags, request, len(request)
+    )
+    _check(result, path)
+
+
+def unshare(flags: int) -> None:
+    """Give this process the new CLONE_NEW* namespaces in *flags*; it must have one thread."""
+    _check(_libc.unshare(flags))
+
+
+def syncfs(fd: int) -> None:
+    """Write everything of the file system that *fd* lies on to the disk."""
+    _check(_libc.syncfs(fd))
+
+
+def rename_new(source: str, target: str) -> None:
+    """Rename *source* to *target*, which must not exist; raise OSError naming *target*."""
+    result = _libc.renameat2(
+        AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), RENAME_NOREPLACE
+    )
+    _check(result, target)
 
 
 def move_mount(tree_fd: int, target: str) -> None:

@@ -299,7 +299,16 @@ class Handler(BaseHTTPRequestHandler):
     def lists(self) -> dict[str, Json]:
         """Return the answers that are always there, by the word after /v2/."""
         fake = self.fake
-        template = {"name": "busybox", "path": "/t/busybox", "runtime_note": "static"}
+        template = {
+            "name": "busybox",
+            "path": "/t/busybox",
+            "users": 1,
+            "bytes": None,
+            "entries": None,
+            "source": None,
+            "digest": None,
+            "created_at": None,
+        }
         runs = [run.view for run in fake.runs.values()]
         held = {"reservations": fake.reservations, "generation": 41, "source": "daemon"}
         return {

@@ -1,4 +1,4 @@
-"""What the commands do that only show something: reservations, the node, templates."""
+"""What the commands do that only show something: reservations, the node."""
 
 from __future__ import annotations
 
@@ -126,15 +126,6 @@ def node_status(where: Where, *, output: str) -> None:
             ("CAPABILITY", Column("STATUS", status=True), Column("MESSAGE", "fold", least=24)),
             [(entry["key"], entry["status"], entry["message"]) for entry in node["capabilities"]],
         )
-
-
-def list_templates(where: Where, *, output: str) -> None:
-    """Show the root file systems that a run may name."""
-    with where.reach() as client:
-        answer = client.request("GET", "/v2/templates")
-    put_list(
-        answer, "templates", output, ("NAME", "PATH"), lambda entry: (entry["name"], entry["path"])
-    )
 
 
 def _ask(where: Where, target: str, from_files: Callable[[Snapshot], Json]) -> Json:

@@ -34,6 +34,7 @@ GOOD: list[dict[str, Any]] = [
     {"cwd": "/" + "a" * 4094},
     {"namespace": LABEL},
     {"namespace": "0-a"},
+    {"template": "python-3.11_x"},
     {"request_id": "A" * 128},
     {"request_id": "a.b_c:d-e"},
     {"request_id": None},
@@ -100,8 +101,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     *(
         (field, {field: name})
         for field in ("namespace", "template")
-        for name in (
-            "", "A", "a_b", "-a", "a-", "a" * 64, "a.b", "..", "a/b", "default\n", "\ndefault",
+        for name in (*(("a_b", "a.b") if field == "namespace" else (".a", "a.", "_a")),
+            "", "A", "-a", "a-", "a" * 64, "..", "a/b", "default\n", "\ndefault",
             "default ", "a\x00", "%2e%2e", "ａ", "ﬁ", "é", "а", 1, ["a"], True,
         )
     ),

@@ -32,6 +32,9 @@ ROUTES = {
     ("GET", "/v2/node"),
     ("GET", "/v2/doctor"),
     ("GET", "/v2/templates"),
+    ("POST", "/v2/templates"),
+    ("GET", "/v2/templates/{name}"),
+    ("DELETE", "/v2/templates/{name}"),
     ("GET", "/v2/health"),
     ("GET", "/v2/openapi.json"),
 }
