@@ -251,7 +251,7 @@ class Client:
     def _send(
         self, method: str, target: str, body: Json | None, timeout_s: float
     ) -> tuple[int, dict[str, str]]:
-        content = b"" if body is None else json.dumps(body).encode()
+        content = b"" if body is None else _utf8(json.dumps(body, ensure_ascii=False))
         head = f"{method} {target} HTTP/1.1\r\nHost: axern\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
@@ -351,6 +351,16 @@ class Client:
         return ConnectionLost(
             f"the daemon at {self._path} {what}", hint="see its log: the standard error of axernd"
         )
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        odd = text[max(0, error.start - 8) : error.start + 8]
+        raise InvalidArgument(
+            f"{odd!r} is not UTF-8", hint="what a sandbox is given can only be UTF-8"
+        ) from None
 
 
 def _decoded(status: int, content: bytes) -> Json:

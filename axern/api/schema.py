@@ -125,8 +125,12 @@ def _user(text: str) -> str:
 def _label_value(text: str) -> str:
     if len(text.encode()) > LABEL_VALUE_LIMIT_BYTES:
         raise ValueError(f"a label's value may have at most {LABEL_VALUE_LIMIT_BYTES} bytes")
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("a label's value must have printable characters only")
+        raise ValueError("it must have printable characters only")
     return text
 
 
@@ -218,7 +222,7 @@ class OwnerProcess(Body):
 class ReserveRequest(Demanding):
     """Hold resources without a sandbox, for as long as heartbeats renew the lease."""
 
-    name: Annotated[str, Field(max_length=128)] = ""
+    name: Annotated[str, Field(max_length=128), AfterValidator(_printable)] = ""
     max_lifetime_ms: Milliseconds | None = None
     owner_process: OwnerProcess | None = None
 

@@ -228,7 +228,7 @@ def test_a_command_is_needed() -> None:
         schema.parse(schema.RunRequest, {})
 
 
-@pytest.mark.parametrize("value", ["", "x" * 128, "é😀", "\x1b[31m"])
+@pytest.mark.parametrize("value", ["", "x" * 128, "é😀", "a b"])
 def test_names_of_leases_are_free_text(value: str) -> None:
     assert schema.parse(schema.ReserveRequest, {"name": value}).name == value
 
@@ -238,6 +238,7 @@ def test_names_of_leases_are_free_text(value: str) -> None:
     [
         ("name", {"name": "x" * 129}),
         ("name", {"name": None}),
+        ("name", {"name": "\x1b[31m"}),
         ("owner_process.pid", {"owner_process": {"pid": 0}}),
         ("owner_process.pid", {"owner_process": {"pid": -1}}),
         ("owner_process.pid", {"owner_process": {"pid": 2**22 + 1}}),
