@@ -1,8 +1,8 @@
 """The client's end of the API: HTTP/1.1 over a unix socket with no library behind it.
 
 The standard library's HTTP client costs every command 20 ms of imports, for mail headers and TLS
-that a local socket never sees. Decoding is pure (`ChunkedDecoder`, `EventParser`); `Client` owns
-the socket and turns whatever goes wrong on it into the errors of `axern.errors`.
+that a local socket never sees. Decoding is pure, in `decoding`; `Client` owns the socket and turns
+whatever goes wrong on it into the errors of `axern.errors`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Self
 
+from axern.api.decoding import (
+    LINE_LIMIT_BYTES,
+    LONGEST_NUMBER,
+    ChunkedDecoder,
+    Event,
+    EventParser,
+)
 from axern.errors import DaemonUnreachable, ProtocolError
 from ledger.errors import AxernError, InvalidArgument, PermissionDenied
 
@@ -26,7 +32,9 @@ ANSWER_TIMEOUT_S = 30.0
 STREAM_TIMEOUT_S = 60.0
 """A stream sends a comment every few seconds; this much silence is a dead connection."""
 
-_HEAD_LIMIT_BYTES = 64 * 1024
+ANSWER_LIMIT_BYTES = 256 * 1024**2
+"""Far more than any daemon sends; who sends more is none, and must not fill our memory."""
+
 _READ_BYTES = 256 * 1024
 _CONNECT_RETRY_S = 0.01
 
@@ -45,135 +53,14 @@ class ApiError(AxernError):
         self.code = str(error["code"])
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One Server-Sent Event; `id` is the last one seen so far, or empty."""
-
-    name: str
-    data: str
-    id: str
-
-
-class EventParser:
-    """Turn the bytes of a `text/event-stream`, cut anywhere, into events.
-
-    Lines end with LF or CRLF; comments and unknown fields are skipped.
-    Source: WHATWG HTML, "Interpreting an event stream".
-    """
-
-    def __init__(self) -> None:
-        self._partial: list[bytes] = []
-        self._name = ""
-        self._data: list[str] = []
-        self._id = ""
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events that *data* completes, in their order."""
-        first, *others = data.split(b"\n")
-        self._partial.append(first)
-        if not others:
-            return []
-        lines = [b"".join(self._partial), *others[:-1]]
-        self._partial = [others[-1]]
-        found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
-        return [event for event in found if event is not None]
-
-    def _line(self, line: str) -> Event | None:
-        if not line:
-            return self._dispatch()
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "data":
-            self._data.append(value)
-        elif field == "event":
-            self._name = value
-        elif field == "id":
-            self._id = value
-        return None
-
-    def _dispatch(self) -> Event | None:
-        event = Event(self._name or "message", "\n".join(self._data), self._id)
-        complete = bool(self._data)
-        self._name, self._data = "", []
-        return event if complete else None
-
-
-class ChunkedDecoder:
-    """Undo `Transfer-Encoding: chunked`, cut anywhere; `done` once the last chunk was seen.
-
-    Source: RFC 9112, section 7.1.
-    """
-
-    def __init__(self) -> None:
-        self.done = False
-        self._buffer = bytearray()
-        self._left = 0
-        self._step: Callable[[bytearray], bool] = self._size
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the content that *data* completes.
-
-        Raises:
-            ProtocolError: It is not chunked encoding.
-        """
-        self._buffer += data
-        content = bytearray()
-        while not self.done and self._step(content):
-            pass
-        return bytes(content)
-
-    def _size(self, _content: bytearray) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        digits = line.partition(b";")[0].strip()
-        if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-            raise ProtocolError(f"the daemon's answer has no chunk size but {line[:32]!r}")
-        self._left = int(digits, 16)
-        self._step = self._content if self._left else self._trailer
-        return True
-
-    def _content(self, content: bytearray) -> bool:
-        part = self._buffer[: self._left]
-        del self._buffer[: self._left]
-        content += part
-        self._left -= len(part)
-        if self._left:
-            return False
-        self._step = self._end_of_chunk
-        return True
-
-    def _end_of_chunk(self, _content: bytearray) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        if line:
-            raise ProtocolError("the daemon's answer has a chunk that is longer than its size")
-        self._step = self._size
-        return True
-
-    def _trailer(self, _content: bytearray) -> bool:
-        line = self._take_line()
-        self.done = line == b""
-        return line is not None
-
-    def _take_line(self) -> bytes | None:
-        end = self._buffer.find(b"\n")
-        if end < 0:
-            if len(self._buffer) > _HEAD_LIMIT_BYTES:
-                raise ProtocolError("the daemon's answer has a line without an end")
-            return None
-        line = bytes(self._buffer[:end]).removesuffix(b"\r")
-        del self._buffer[: end + 1]
-        return line
-
-
 class Client:
     """Talk to the daemon behind *socket_path*; connects on first use and keeps the connection."""
 
     def __init__(self, socket_path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._path = socket_path
         self._timeout_s = timeout_s
+        self._silence_s: float | None = None
+        self._deadline_s = 0.0
         self._socket: socket.socket | None = None
         self._unread = b""
 
@@ -214,7 +101,7 @@ class Client:
         """
         try:
             status, headers = self._send(method, target, body, timeout_s or self._timeout_s)
-            content = b"".join(self._content(headers))
+            content = self._whole(headers)
         except BaseException:
             self.close()  # what is left of the answer must not be read as the next one
             raise
@@ -233,7 +120,7 @@ class Client:
         try:
             status, headers = self._send(method, target, body, STREAM_TIMEOUT_S)
             if not headers.get("content-type", "").startswith("text/event-stream"):
-                _decoded(status, b"".join(self._content(headers)))
+                _decoded(status, self._whole(headers))
                 raise ProtocolError(f"the daemon answered {target} with no stream")
         except BaseException:
             self.close()
@@ -242,6 +129,7 @@ class Client:
 
     def _events(self, headers: dict[str, str]) -> Iterator[Event]:
         parser = EventParser()
+        self._silence_s = STREAM_TIMEOUT_S
         try:
             for part in self._content(headers):
                 yield from parser.feed(part)
@@ -256,9 +144,10 @@ class Client:
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         connection = self._socket or self._connect()
+        self._silence_s, self._deadline_s = None, time.monotonic() + timeout_s
         connection.settimeout(timeout_s)
         try:
-            connection.sendall(head.encode("ascii") + b"\r\n" + content)
+            connection.sendall(_utf8(head) + b"\r\n" + content)
         except OSError as error:
             # An answer may be there all the same: a server that refuses does not read to the end.
             if isinstance(error, TimeoutError):
@@ -302,7 +191,11 @@ class Client:
             data, self._unread = self._unread, b""
             return data
         assert self._socket is not None  # noqa: S101 - `_send` has connected
+        left_s = self._silence_s or self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise self._lost("gave no answer in time")
         try:
+            self._socket.settimeout(left_s)
             return self._socket.recv(_READ_BYTES)
         except TimeoutError as error:
             raise self._lost("gave no answer in time") from error
@@ -312,7 +205,7 @@ class Client:
     def _head(self) -> tuple[int, dict[str, str]]:
         head = b""
         while b"\r\n\r\n" not in head:
-            if len(head) > _HEAD_LIMIT_BYTES:
+            if len(head) > LINE_LIMIT_BYTES:
                 raise ProtocolError("the daemon's answer has a head without an end")
             data = self._receive()
             if not data:
@@ -321,10 +214,18 @@ class Client:
         head, _, self._unread = head.partition(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").split("\r\n")
         words = status.split(" ", 2)
-        if not words[0].startswith("HTTP/1.") or not words[1:] or not words[1].isdecimal():
+        if not words[0].startswith("HTTP/1.") or not words[1:] or not _is_number(words[1]):
             raise ProtocolError(f"the daemon's answer is not HTTP/1.1: {status[:64]!r}")
         headers = (line.partition(":") for line in lines)
         return int(words[1]), {name.lower(): value.strip() for name, _, value in headers}
+
+    def _whole(self, headers: dict[str, str]) -> bytes:
+        content = bytearray()
+        for part in self._content(headers):
+            content += part
+            if len(content) > ANSWER_LIMIT_BYTES:
+                raise ProtocolError(f"the daemon's answer exceeds {ANSWER_LIMIT_BYTES} bytes")
+        return bytes(content)
 
     def _content(self, headers: dict[str, str]) -> Iterator[bytes]:
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -336,7 +237,7 @@ class Client:
                 yield decoder.feed(data)
             return
         length = headers.get("content-length", "")
-        if not length.isdecimal():
+        if not _is_number(length):
             raise ProtocolError("the daemon's answer has no length")
         left = int(length)
         while left:
@@ -353,6 +254,10 @@ class Client:
         )
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
+
+
 def _utf8(text: str) -> bytes:
     try:
         return text.encode()
@@ -367,7 +272,7 @@ def _decoded(status: int, content: bytes) -> Json:
     """Return the object in *content*, or raise what the daemon refused with."""
     try:
         answer = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the daemon answered {status} without JSON") from error
     if not isinstance(answer, dict):
         raise ProtocolError(f"the daemon answered {status} without a JSON object")

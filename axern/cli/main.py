@@ -36,6 +36,10 @@ def main() -> int:
         return INTERRUPTED
     except AxernError as error:
         return _failed(error, as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - nobody can do anything with a traceback
+        from axern.cli.unexpected import explained
+
+        return _failed(explained(error), as_json=as_json)
 
 
 def _perform(call: fast.Call) -> int:

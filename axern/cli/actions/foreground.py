@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost, Event
+from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost
 from axern.cli.actions.request import in_flags, query
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import STDERR, STDOUT, say, write
@@ -25,6 +25,7 @@ from ledger.errors import CODES, AxernError, InvalidArgument
 if TYPE_CHECKING:
     from types import FrameType
 
+    from axern.api.decoding import Event
     from axern.cli.actions.where import Where
 
 Json = dict[str, Any]

@@ -28,6 +28,7 @@ from axern.cli.output import (
     say,
 )
 from axern.cli.table import Column, put_list
+from axern.cli.unexpected import explained
 from axern.cli.when import age
 from ledger.errors import AxernError
 from ledger.units import format_duration_ms, parse_duration_ms
@@ -94,6 +95,10 @@ def start(
     except AxernError as error:
         report(error, as_json=as_json and not pipe.stdout_used)
         return error.exit_code if isinstance(error, RunFailed) else OWN_FAILURE
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        # An answer that is not what was promised, and no exit code of the workload's.
+        report(explained(error), as_json=as_json and not pipe.stdout_used)
+        return OWN_FAILURE
 
 
 def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) -> int:

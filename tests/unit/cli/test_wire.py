@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axern.api.client import ChunkedDecoder, Event, EventParser
+from axern.api.decoding import ChunkedDecoder, Event, EventParser
 from axern.errors import ProtocolError
 
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from axern.api.client import Event, EventParser
+from axern.api.decoding import Event, EventParser
 from axern.daemon import streams
 from axern.daemon.life import Life
 from axern.daemon.streams import Source, follow
