@@ -65,6 +65,9 @@ EXIT_CODES = {WARNING: 1, PROBLEM: 3}
 SECOND_LOOK_S = 1.0
 """Between two looks; what a launch or a burial leaves for a moment is gone by the second."""
 
+ADMISSION_S = 60.0
+"""Longer than an admission takes: until then a run folder may be that of one that is under way."""
+
 _LIVE = (RUNNING, STOPPING)
 _MOST_NAMED = 4
 
@@ -229,7 +232,7 @@ def _leaks(traces: Traces) -> Iterator[Finding]:
 
 def is_orphaned_run(traces: Traces) -> bool:
     """Tell whether its run folder speaks of a run that was never admitted, or whose end is lost."""
-    return traces.run_folder is not None and not traces.has_exit_record
+    return traces.run_folder_age_s > ADMISSION_S and not traces.has_exit_record
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -6,7 +6,6 @@ and so that whatever an entry left behind is buried by the same command.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from axern.runtime.traces import Traces
     from ledger.history import History
 
-ADMISSION_S = 60.0
-"""Longer than an admission takes: until then a run folder may be that of one that is under way."""
 _ID_LENGTH = 32
 
 
@@ -125,7 +122,7 @@ def _of_record(seen: Traces, asked: Asked) -> Released | None:
 def _bury(layout: Layout, seen: Traces, asked: Asked) -> str | None:
     """Bury whatever has leaked and return what was proved, or None if there was nothing."""
     name = seen.sandbox_id
-    orphaned = doctor.is_orphaned_run(seen) and _is_old(seen.run_folder or "")
+    orphaned = doctor.is_orphaned_run(seen)
     if not (seen.kernel or seen.files or orphaned):
         return None
     if seen.runs and not asked.force:
@@ -141,13 +138,6 @@ def _bury(layout: Layout, seen: Traces, asked: Asked) -> str | None:
     if orphaned:
         shutil.rmtree(seen.run_folder or "", ignore_errors=True)
     return f"{asked.note}; boot {boot_id()}: it had no entry, {there} things of it removed"
-
-
-def _is_old(path: str) -> bool:
-    try:
-        return time.time() - os.stat(path).st_mtime > ADMISSION_S
-    except FileNotFoundError:
-        return False
 
 
 def _require_root(asked: Asked, name: str) -> None:

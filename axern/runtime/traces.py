@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ class Traces:
     `workload` is the group around everything that runs, `strays` the processes in it that are in
     none of its own two groups. `folder` and `store` are paths, None where they are not there.
     `exit_code` is what the monitor wrote; a file that holds no number has none.
+    `run_folder_age_s` counts from its last change of names, 0 where it is not there.
     """
 
     sandbox_id: str
@@ -63,6 +65,7 @@ class Traces:
     exit_file: str | None
     exit_code: int | None
     run_folder: str | None
+    run_folder_age_s: float
     has_spec: bool
     has_exit_record: bool
 
@@ -141,6 +144,7 @@ class Host:
             exit_file=_present(paths.exit_file),
             exit_code=_exit_code(paths),
             run_folder=_present(paths.run_folder),
+            run_folder_age_s=_age_s(paths.run_folder),
             has_spec=os.path.lexists(spec_path(paths.run_folder)),
             has_exit_record=os.path.lexists(exit_path(paths.run_folder)),
         )
@@ -184,6 +188,13 @@ def _exit_code(paths: SandboxPaths) -> int | None:
 
 def _present(path: str) -> str | None:
     return path if os.path.lexists(path) else None
+
+
+def _age_s(path: str) -> float:
+    try:
+        return time.time() - os.stat(path, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _names(folder: str) -> list[str]:
