@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 WARNING = "warning"
 PROBLEM = "problem"
-SEVERITIES = (WARNING, PROBLEM)
 
 STALE_OWNER = "stale-owner"
 EXPIRED_ENTRY = "expired-entry"
@@ -58,9 +57,6 @@ CODES = {
     LEAKED_RUN: WARNING,
 }
 """Each kind of finding with its severity."""
-
-EXIT_CODES = {WARNING: 1, PROBLEM: 3}
-"""What a command ends with for its worst finding; 0 without one."""
 
 SECOND_LOOK_S = 1.0
 """Between two looks; what a launch or a burial leaves for a moment is gone by the second."""
@@ -114,11 +110,6 @@ def examine(
     for name in sorted(host.keys() - known):
         found.extend(_leaks(host[name]))
     return tuple(found)
-
-
-def exit_code(findings: Iterable[Finding]) -> int:
-    """Return 0 for none, 1 for warnings only, 3 for a problem."""
-    return max((EXIT_CODES[finding.severity] for finding in findings), default=0)
 
 
 def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> tuple[Finding, ...]:

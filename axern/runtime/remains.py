@@ -137,7 +137,7 @@ def _bury(layout: Layout, seen: Traces, asked: Asked) -> str | None:
     monitor.discard_exit(layout.sandbox(name))
     if orphaned:
         shutil.rmtree(seen.run_folder or "", ignore_errors=True)
-    return f"{asked.note}; boot {boot_id()}: it had no entry, {there} things of it removed"
+    return f"{asked.note}; boot {boot_id()}: it had no entry; traces removed: {there}"
 
 
 def _require_root(asked: Asked, name: str) -> None:

@@ -44,6 +44,8 @@ class FakeLife:
 
     reservation_id: str
     resting: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    evidence: str | None = None
 
 
 @dataclass(slots=True)
