@@ -67,6 +67,9 @@ class FakeDaemon:
         self.runs: dict[str, Run] = {}
         self.by_request: dict[str, Run] = {}
         self.reservations: list[Json] = []
+        self.closely: Json = {"history": {"steps": [], "omitted": 0, "damage": []}}
+        self.findings: list[Json] = []
+        self.releases: dict[str, list[tuple[int, Json]]] = {}
         self.requests: list[tuple[str, str, Json | None]] = []
         self.refusal: tuple[int, Json] | None = None
         self.lose_answers = 0  # to POST: that many are carried out and then not answered
@@ -294,7 +297,18 @@ class Handler(BaseHTTPRequestHandler):
         elif len(words) == 1:
             self.answer(200, self.lists()[words[0]])
         else:
-            self.answer(200, {"reservation": fake.reservations[0]})
+            self.one_reservation(words[1])
+
+    def one_reservation(self, prefix: str) -> None:
+        """Show the reservation, or answer a release with the next of the planned answers."""
+        fake = self.fake
+        if self.command == "GET":
+            self.answer(200, {"reservation": fake.reservations[0], **fake.closely})
+        elif fake.releases.get(prefix):
+            status, answer = fake.releases[prefix].pop(0)
+            self.answer(status, answer)
+        else:
+            self.refuse(404, "not_found", f"no reservation has an id that begins with {prefix}")
 
     def lists(self) -> dict[str, Json]:
         """Return the answers that are always there, by the word after /v2/."""
@@ -317,6 +331,7 @@ class Handler(BaseHTTPRequestHandler):
             "reservations": held,
             "node": {"node": fake.node(), "source": "daemon"},
             "templates": {"templates": [template]},
+            "doctor": {"findings": fake.findings, "generation": 41, "source": "daemon"},
         }
 
     def one_run(self, prefix: str, query: dict[str, str], *, stream: bool) -> None:
