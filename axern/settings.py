@@ -150,6 +150,14 @@ class Settings(BaseModel):
     runs_kept_ms: Duration = _quantity(
         "7d", alias="runs_kept", description="how long spec, exit record and log of a run are kept"
     )
+    runs_max: Count = Field(
+        10_000, ge=1, le=1_000_000, description="most ended runs kept; the oldest go first"
+    )
+    runs_disk_max_bytes: Bytes = _quantity(
+        "10GiB",
+        alias="runs_disk_max",
+        description="most disk space of ended runs; the oldest go first",
+    )
     launch_workers: Count = Field(
         4, ge=1, le=64, description="sandboxes that are started or buried at the same time"
     )

@@ -152,6 +152,8 @@ RequestId = Annotated[str, Field(pattern=REQUEST_ID)]
 LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, AfterValidator(_label_value)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=LABELS_LIMIT)]
+LabelFilter = Annotated[dict[LabelKey, LabelValue | None], Field(max_length=LABELS_LIMIT)]
+"""A value of null is met by any."""
 Milliseconds = Annotated[int, Field(ge=1, le=LONGEST_MS)]
 
 Amounts = create_model(
@@ -211,6 +213,19 @@ class RunRequest(Demanding):
     user: Annotated[str, Field(pattern=USER), AfterValidator(_user)] | None = None
     labels: Labels = Field(default_factory=dict)
     timeout_ms: Milliseconds | None = None
+
+
+class PruneRequest(Body):
+    """Remove runs that have ended: one's own, or those of all users; those that agree with all."""
+
+    older_than_ms: Annotated[int, Field(ge=0, le=LONGEST_MS)] = 0
+    namespace: Label | None = None
+    statuses: Annotated[list[Literal["succeeded", "failed", "cancelled"]], Field(max_length=3)] = (
+        Field(default_factory=list)
+    )
+    labels: LabelFilter = Field(default_factory=dict)
+    all_users: bool = False
+    dry_run: bool = False
 
 
 class OwnerProcess(Body):

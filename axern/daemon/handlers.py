@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -17,17 +20,35 @@ from axern.api.views import refusal_view
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.release_service import ReleaseService
+from axern.daemon.run_lists import RunLists, Wanted
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from axern.daemon.template_service import TemplateService
+from axern.runtime.outcome import CANCELLED, FAILED, SUCCEEDED
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
 from ledger.release import Asked
+from ledger.reservation import PHASES
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
 
 LONGEST_GRACE_MS = 86_400_000
+USUAL_PAGE = 100
+LARGEST_PAGE = 1_000
+STATUSES = (*PHASES, SUCCEEDED, FAILED, CANCELLED)
+"""A run has the phase of its reservation until it has ended."""
+LABEL_KEY = re.compile(schema.LABEL_KEY[1:-1])
+_LIST_PARAMETERS = (
+    "namespace",
+    "status",
+    "label",
+    "owner",
+    "created_from_ms",
+    "created_before_ms",
+    "limit",
+    "cursor",
+)
 
 Parameters = dict[str, str]
 Answer = Response | StreamResponse
@@ -61,6 +82,7 @@ class Handlers:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._runs = RunService(parts)
+        self._lists = RunLists(parts, self._runs)
         self._leases = LeaseService(parts)
         self._releases = ReleaseService(parts)
         self._inspection = Inspection(parts)
@@ -68,7 +90,14 @@ class Handlers:
         self._templates = TemplateService(parts)
         self._routes = (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
-            Route("GET", "/v2/runs", "list the runs", self._list_runs),
+            Route("GET", "/v2/runs", "list the runs, page by page", self._list_runs),
+            Route(
+                "POST",
+                "/v2/runs/prune",
+                "remove runs that have ended",
+                self._prune_runs,
+                schema.PruneRequest,
+            ),
             Route("GET", "/v2/runs/{id}", "show one run", self._get_run),
             Route("DELETE", "/v2/runs/{id}", "cancel a run", self._cancel_run),
             Route("GET", "/v2/runs/{id}/stream", "follow start, output and exit", self._stream),
@@ -123,10 +152,20 @@ class Handlers:
             return _json(201, {"run": await self._runs.run(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
-        query = _query(request, "namespace", "status")
-        wanted = (query.get("namespace"), query.get("status"), request.peer)
-        runs = await asyncio.to_thread(self._runs.list, *wanted)
-        return _json(200, {"runs": runs, "generation": self._service.generation})
+        query = _query(request, *_LIST_PARAMETERS)
+        limit = _integer(query, "limit")
+        if limit is not None and not 1 <= limit <= LARGEST_PAGE:
+            raise InvalidArgument(f"limit: it must be 1 to {LARGEST_PAGE}")
+        page = partial(self._lists.page, limit=limit or USUAL_PAGE, cursor=query.get("cursor"))
+        runs, cursor = await asyncio.to_thread(page, _wanted(query), request.peer)
+        return _json(
+            200, {"runs": runs, "next_cursor": cursor, "generation": self._service.generation}
+        )
+
+    async def _prune_runs(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.PruneRequest, request.json())
+        pruned = await asyncio.to_thread(self._lists.prune, body, request.peer)
+        return _json(200, {"pruned": pruned})
 
     async def _get_run(self, request: Request, parameters: Parameters) -> Answer:
         found = self._parts.resolve_id(parameters["id"])
@@ -155,6 +194,7 @@ class Handlers:
 
     async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
         query = _query(request, "namespace", "phase")
+        _one_of(query, "phase", PHASES)
         found = self._service.reservations(query.get("namespace"), query.get("phase"))
         return _json(
             200,
@@ -264,6 +304,39 @@ def _grace_ms(query: dict[str, str]) -> int | None:
     if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
         raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} (a day) can be waited for")
     return grace_ms
+
+
+def _one_of(query: dict[str, str], name: str, known: tuple[str, ...]) -> None:
+    """Refuse the words, parted by commas, that can match nothing."""
+    for word in query.get(name, known[0]).split(","):
+        if word not in known:
+            raise InvalidArgument(f"{name}: {word[:64]!r} is none; known are {', '.join(known)}")
+
+
+def _wanted(query: dict[str, str]) -> Wanted:
+    """Return the filter of a list of runs.
+
+    Statuses and labels are parted by commas; one within a label's value is written as `%2C`.
+    """
+    _one_of(query, "status", STATUSES)
+    statuses = frozenset(query["status"].split(",")) if "status" in query else frozenset[str]()
+    labels: dict[str, str | None] = {}
+    for part in query["label"].split(",") if "label" in query else ():
+        key, equals, value = part.partition("=")
+        if not LABEL_KEY.fullmatch(key):
+            raise InvalidArgument(
+                f"label: {key[:64]!r} is no label's key",
+                hint="for example label=team=search, or label=team for any value",
+            )
+        labels[key] = unquote(value) if equals else None
+    return Wanted(
+        namespace=query.get("namespace"),
+        statuses=statuses,
+        labels=labels,
+        uid=_integer(query, "owner"),
+        from_ms=_integer(query, "created_from_ms"),
+        before_ms=_integer(query, "created_before_ms"),
+    )
 
 
 def _integer(query: dict[str, str], name: str) -> int | None:

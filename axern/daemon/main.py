@@ -23,6 +23,7 @@ from axern.daemon.lives import Lives
 from axern.daemon.observer import Observer, read_now
 from axern.daemon.parts import Parts
 from axern.daemon.reconcile import Reconciler
+from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
 from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
@@ -159,6 +160,7 @@ def _wire(
         ledger=ledger,
         committer=committer,
         runs=runs,
+        run_index=RunIndex(runs),
         lives=Lives(ledger, committer, layout, runs, settings, read_now),
         observer=Observer(settings, layout),
         heartbeats=Heartbeats(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from axern.api.protocol import Peer
     from axern.daemon.lives import Lives
     from axern.daemon.observer import Observer
+    from axern.daemon.run_index import RunIndex
     from axern.daemon.runs import RunStore
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import Layout
@@ -47,6 +48,7 @@ class Parts:
     ledger: Ledger
     committer: Committer
     runs: RunStore
+    run_index: RunIndex
     lives: Lives
     observer: Observer
     heartbeats: Heartbeats

@@ -13,7 +13,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from axern.daemon import deadline
+from axern.daemon import deadline, retention
 from axern.errors import HostError
 from axern.host import process
 from axern.runtime import monitor
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from axern.daemon.parts import Parts
     from ledger.clock import Now
 
-_PRUNE_EVERY_MS = 3_600_000
+_RETAIN_EVERY_MS = 60_000
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +82,7 @@ class Reconciler:
         adopted = [row.id for row in state.reservations() if row.is_sandbox]
         for reservation_id in adopted:
             self._parts.lives.begin(reservation_id)
-        for run_id in list(self._parts.runs.ids()):
+        for run_id in list(self._parts.runs.names()):
             if state.find_reservation(run_id) is None and not self._parts.runs.has_ended(run_id):
                 self._parts.runs.discard(run_id)
         for name in os.listdir(layout.exits):
@@ -161,7 +161,7 @@ class Reconciler:
     def _prune(self, now: Now) -> None:
         """Begin to remove old runs, beside the ticks: to look at all of them may take minutes."""
         last_ms = self._pruned_at_ms
-        due = last_ms is None or now.monotonic_ms - last_ms >= _PRUNE_EVERY_MS
+        due = last_ms is None or now.monotonic_ms - last_ms >= _RETAIN_EVERY_MS
         if due and (self.pruning is None or self.pruning.done()):
             self._pruned_at_ms = now.monotonic_ms
             # Not the wall clock of now: somebody may have set it since the daemon began.
@@ -169,9 +169,8 @@ class Reconciler:
             self.pruning = asyncio.create_task(self._prune_before(wall_ms), name="prune")
 
     async def _prune_before(self, wall_ms: int) -> None:
-        kept_ms = self._parts.settings.runs_kept_ms
         try:
             must_stop = self._parts.closing.is_set
-            await asyncio.to_thread(self._parts.runs.prune, kept_ms, wall_ms, must_stop)
+            await asyncio.to_thread(retention.retain, self._parts, wall_ms, must_stop)
         except OSError as error:
             _log.warning("old runs were not all removed: %s", error)

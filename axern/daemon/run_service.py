@@ -1,4 +1,4 @@
-"""The use cases of runs: admit and launch, cancel, show, list, follow."""
+"""The use cases of one run: admit and launch, cancel, show, follow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class RunService:
-    """What can be asked of runs; every change takes the peer that asks."""
+    """What can be asked of a run; every change takes the peer that asks."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -184,19 +184,6 @@ class RunService:
             await self._parts.committer.submit(operation)
             self._parts.lives.stop(found, USER_CANCELLED, by, grace)
         return self.view(found, peer)
-
-    def list(self, namespace: str | None, status: str | None, peer: Peer) -> list[Json]:
-        """Return every run that is kept, newest first, of one namespace or status if named."""
-        views = []
-        for run_id in self._parts.runs.ids():
-            with contextlib.suppress(NotFound):
-                views.append(self.view(run_id, peer))
-        found = [
-            view
-            for view in views
-            if namespace in (None, view["namespace"]) and status in (None, view["status"])
-        ]
-        return sorted(found, key=lambda view: str(view["created_at"]), reverse=True)
 
     def view(self, run_id: str, peer: Peer) -> Json:
         """Return the JSON object of a run; its command is told to its owner and root only.

@@ -28,7 +28,7 @@ from axern.runtime.record import (
 from ledger.errors import CommitFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """An id as the daemon makes it, and the name of the run's folder."""
@@ -101,34 +101,17 @@ class RunStore:
         """Remove all of the run; one that is not there is fine."""
         shutil.rmtree(f"{self.root}/{run_id}", ignore_errors=True)
 
-    def ids(self) -> Iterator[str]:
-        """Yield the id of every run, oldest last; no other name, such as lost+found."""
-        found = []
+    def names(self) -> Iterator[str]:
+        """Yield the id of every run, in no order; no other name, such as lost+found."""
         with os.scandir(self.root) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # discarded a moment ago
                     if RUN_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                        status = entry.stat(follow_symlinks=False)
-                        found.append((status.st_ctime_ns, entry.name))
-        yield from (name for _, name in sorted(found, reverse=True))
+                        yield entry.name
 
     def ids_with(self, prefix: str) -> list[str]:
         """Return every id that begins with *prefix*, by the names of the folders alone."""
         return [name for name in os.listdir(self.root) if name.startswith(prefix)]
-
-    def prune(
-        self, kept_ms: int, now_wall_ms: int, must_stop: Callable[[], bool] = lambda: False
-    ) -> int:
-        """Remove runs that ended more than *kept_ms* ago, until *must_stop*; return how many."""
-        pruned = 0
-        for run_id in self.ids():
-            if must_stop():
-                break
-            record = self.exit(run_id)
-            if record is not None and now_wall_ms - record.finished_wall_ms > kept_ms:
-                self.discard(run_id)
-                pruned += 1
-        return pruned
 
 
 def wall_ms() -> int:

@@ -18,6 +18,7 @@ from axern.api.server import Request
 from axern.daemon import parts as parts_module
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.observer import Capability
+from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
 from axern.host.cgroup import Hierarchies
 from axern.host.inventory import Program
@@ -166,12 +167,14 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
     ledger = Ledger.open(folder / "ledger", clock.now, node_id="node-1")
     committer = Committer(ledger, clock)
     lives, observer = FakeLives(), FakeObserver(clock)
+    runs = RunStore(layout.runs)
     parts = parts_module.Parts(
         settings=settings,
         layout=layout,
         ledger=ledger,
         committer=committer,
-        runs=RunStore(layout.runs),
+        runs=runs,
+        run_index=RunIndex(runs),
         lives=cast("Any", lives),
         observer=cast("Any", observer),
         heartbeats=Heartbeats({}),

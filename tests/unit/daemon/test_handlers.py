@@ -21,6 +21,7 @@ from tests.unit.daemon.test_runs import ID, spec_of
 ROUTES = {
     ("POST", "/v2/runs"),
     ("GET", "/v2/runs"),
+    ("POST", "/v2/runs/prune"),
     ("GET", "/v2/runs/{id}"),
     ("DELETE", "/v2/runs/{id}"),
     ("GET", "/v2/runs/{id}/stream"),
@@ -261,7 +262,7 @@ def test_what_a_user_may_not_run_leaves_nothing(
         body = {"command": ["true"], **fields}
         forged = {"x-uid": "0", "authorization": "root"}
         assert code(await rig.ask("POST", "/v2/runs", body, USER, **forged)) == expected
-        assert list(rig.parts.runs.ids()) == []
+        assert list(rig.parts.runs.names()) == []
         assert list(rig.ledger.state.reservations()) == []
 
     play(tmp_path, scenario)
@@ -365,7 +366,7 @@ def test_two_at_once_with_one_request_id_are_one_run(tmp_path: Path) -> None:
         answers = await asyncio.gather(*(rig.ask("POST", "/v2/runs", body) for _ in range(5)))
         assert {status for status, _ in answers} == {201}
         (found,) = {answer["run"]["id"] for _, answer in answers}
-        assert list(rig.parts.runs.ids()) == [found]
+        assert list(rig.parts.runs.names()) == [found]
         assert set(rig.lives.lives) == {found}
         other = {**body, "command": ["false"]}
         assert code(await rig.ask("POST", "/v2/runs", other)) == (409, "request_id_conflict")

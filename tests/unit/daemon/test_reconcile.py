@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from axern.daemon import retention
 from axern.daemon.reconcile import Reconciler
-from axern.daemon.runs import RunStore
 from axern.errors import HostError
 from axern.host import process
 from axern.runtime.record import RunExit
@@ -319,7 +319,7 @@ def test_every_sandbox_is_adopted_and_what_was_never_admitted_goes(tmp_path: Pat
         (tmp_path / "runs" / ("cc" * 16) / "exit.json").write_bytes(b"damaged")
         assert reconciler.adopt() == 2
         assert sorted(rig.lives.lives) == sorted(charged)
-        assert sorted(runs.ids()) == sorted([charged[0], "bb" * 16, "cc" * 16])
+        assert sorted(runs.names()) == sorted([charged[0], "bb" * 16, "cc" * 16])
 
     play(tmp_path, scenario)
 
@@ -370,7 +370,7 @@ def test_a_sandbox_past_its_deadline_is_asked_to_end_and_stays_charged(tmp_path:
     play(tmp_path, scenario, stop_grace="2s")
 
 
-def test_old_runs_are_pruned_by_the_hour(tmp_path: Path) -> None:
+def test_old_runs_are_pruned_by_themselves(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         reconciler = await begin(rig)
         runs, now = rig.parts.runs, rig.clock.now
@@ -383,7 +383,7 @@ def test_old_runs_are_pruned_by_the_hour(tmp_path: Path) -> None:
         rig.clock.advance(HOUR_MS)
         await reconciler.tick()
         await pruned(reconciler)
-        assert list(runs.ids()) == []
+        assert list(runs.names()) == []
 
     play(tmp_path, scenario, runs_kept="2h")
 
@@ -393,13 +393,13 @@ def test_facts_stay_fresh_while_old_runs_are_pruned(
 ) -> None:
     calls, go_on = [], threading.Event()
 
-    def slow(_: RunStore, *arguments: int) -> int:
+    def slow(*arguments: object) -> int:
         calls.append(arguments)
         go_on.wait(20)
         raise OSError(5, "bad disk")
 
     async def scenario(rig: Rig) -> None:
-        monkeypatch.setattr(RunStore, "prune", slow)
+        monkeypatch.setattr(retention, "retain", slow)
         reconciler = await begin(rig)
         await pass_time(rig, reconciler, 2 * HOUR_MS, MINUTE_MS)
         assert rig.observer.readings == 121

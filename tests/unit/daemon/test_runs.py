@@ -170,7 +170,7 @@ def test_a_linked_folder_is_no_run(store: RunStore, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ID).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "runs" / "file").write_text("x")
-    assert list(RunStore(f"{tmp_path}/runs").ids()) == []
+    assert list(RunStore(f"{tmp_path}/runs").names()) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,6 @@ def test_a_damaged_record_is_no_record_and_heals(store: RunStore, data: bytes) -
         with open(f"{store.root}/{ID}/{name}", "wb") as file:
             file.write(data)
     assert (store.spec(ID), store.exit(ID), store.has_ended(ID)) == (None, None, True)
-    assert store.prune(0, 2**53) == 0
     store.save_exit(ID, EXIT)
     assert store.exit(ID) == EXIT
 
@@ -191,17 +190,6 @@ def test_an_exit_without_its_folder_is_kept_all_the_same(store: RunStore, tmp_pa
     store.save_exit(ID, EXIT)
     assert store.exit(ID) == EXIT
     assert stat.S_IMODE((tmp_path / ID).stat().st_mode) == 0o700
-
-
-def test_only_what_ended_long_ago_is_pruned(store: RunStore) -> None:
-    for run_id, finished_ms in ((ID, 1_000), (OTHER_ID, 1_001), ("aa" * 16, None)):
-        store.save_spec(spec_of(run_id))
-        if finished_ms is not None:
-            store.save_exit(run_id, msgspec.structs.replace(EXIT, finished_wall_ms=finished_ms))
-    assert store.prune(500, 1_501, lambda: True) == 0  # the daemon is about to end
-    assert store.prune(kept_ms=500, now_wall_ms=1_501) == 1
-    assert sorted(store.ids()) == sorted([OTHER_ID, "aa" * 16])
-    assert store.prune(kept_ms=500, now_wall_ms=0) == 0
 
 
 def test_a_prefix_is_looked_up_by_names_alone(
@@ -218,7 +206,7 @@ def test_discarding_what_is_not_there_is_fine(store: RunStore) -> None:
     store.discard(ID)
     store.save_spec(spec_of())
     store.discard(ID)
-    assert (store.spec(ID), list(store.ids())) == (None, [])
+    assert (store.spec(ID), list(store.names())) == (None, [])
 
 
 def test_listing_beside_discarding_never_fails(store: RunStore) -> None:
@@ -235,7 +223,7 @@ def test_listing_beside_discarding_never_fails(store: RunStore) -> None:
     thread.start()
     try:
         for _ in range(3_000):
-            list(store.ids())
+            list(store.names())
     finally:
         done.set()
         thread.join()
