@@ -65,7 +65,12 @@ def _is_no_command(group: Group, default: Command, word: str) -> bool:
 
 
 def may_be_meant(word: str, name: str) -> bool:
-    """Tell whether *word* may be `SIMILAR` to *name*; the letters alone are compared."""
+    """Tell whether *word* may be `SIMILAR` to *name*; the letters alone are compared.
+
+    The first one must be the same: `true` is a program, and no slip of `prune`.
+    """
+    if word[:1] != name[:1]:
+        return False
     common = sum(min(word.count(letter), name.count(letter)) for letter in set(word))
     return 2 * common >= SIMILAR * (len(word) + len(name))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
@@ -189,7 +190,9 @@ def _function(
 def _option(option: Option) -> inspect.Parameter:
     kind: Any = {FLAG: bool, INTEGER: int}.get(option.kind, str)
     if option.kind == CHOICE:
-        kind = Literal[option.choices]
+        # typer knows no list of literals.
+        words = [(word, word) for word in option.choices]
+        kind = StrEnum("Word", words) if option.repeats else Literal[option.choices]
     if option.repeats:
         kind = list[kind]
     if option.default in {None, ()}:
@@ -250,7 +253,8 @@ def _class(row: Group, default: Command) -> type[TyperGroup]:
 
 def _refuse_typing_error(ctx: Any, group: Group, word: str) -> None:
     """Refuse what was probably meant as a subcommand, instead of running a program."""
-    similar = get_close_matches(word, [row.name for row in group.commands], n=1, cutoff=SIMILAR)
+    names = [row.name for row in group.commands if row.name[:1] == word[:1]]
+    similar = get_close_matches(word, names, n=1, cutoff=SIMILAR)
     if similar and not ctx.resilient_parsing:
         path = ctx.command_path
         _fail(ctx, f"{word!r} looks like {similar[0]!r}; to run it: {path} -- {word}")

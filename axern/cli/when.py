@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _TWO_UNITS_BELOW = 10
 """Below ten of the first unit the second one matters: 1h50m, but 12h."""
@@ -35,6 +38,30 @@ def span(seconds: float) -> str:
             shown += f"{rest // next_size}{next_unit}" if rest >= next_size else ""
         return shown
     return "0s"
+
+
+def moment_ms(text: str, flag: str, now_s: float | None = None) -> int:
+    """Return the moment that *text* names, in milliseconds since the epoch.
+
+    It is a duration ago, such as `2h`, or a time with its zone, such as `2026-01-31T12:00:00Z`.
+
+    Raises:
+        InvalidArgument: It is neither; *flag* is named.
+    """
+    if text[:1].isdigit() and "-" not in text:
+        return max(0, int(_now(now_s) * 1000) - parse_duration_ms(text, flag))
+    from datetime import datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{flag}: {text[:64]!r} is neither a duration ago nor a time with its zone",
+            hint="for example 2h, or 2026-01-31T12:00:00Z",
+        )
+    return max(0, int(moment.timestamp() * 1000))
 
 
 def _seconds(at: str) -> float:

@@ -290,7 +290,11 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         words = url.path.split("/")[2:]
         query = dict(parse_qsl(url.query))
-        if words[0] == "runs" and len(words) > 1:
+        if words[:2] == ["runs", "prune"]:
+            self.prune(body or {})
+        elif words == ["runs"] and self.command == "GET":
+            self.page(int(query.get("limit", 100)), int(query.get("cursor", 0)))
+        elif words[0] == "runs" and len(words) > 1:
             self.one_run(words[1], query, stream=len(words) > 2)
         elif self.command == "POST":
             self.post_run(body or {})
@@ -327,12 +331,24 @@ class Handler(BaseHTTPRequestHandler):
         held = {"reservations": fake.reservations, "generation": 41, "source": "daemon"}
         return {
             "health": {"status": "ok", "generation": 41},
-            "runs": {"runs": runs, "generation": 41},
+            "runs": {"runs": runs, "next_cursor": None, "generation": 41},
             "reservations": held,
             "node": {"node": fake.node(), "source": "daemon"},
             "templates": {"templates": [template]},
             "doctor": {"findings": fake.findings, "generation": 41, "source": "daemon"},
         }
+
+    def page(self, limit: int, start: int) -> None:
+        """Answer with *limit* runs; the cursor is a number here."""
+        runs = [run.view for run in self.fake.runs.values()]
+        behind = start + limit
+        cursor = str(behind) if behind < len(runs) else None
+        self.answer(200, {"runs": runs[start:behind], "next_cursor": cursor, "generation": 41})
+
+    def prune(self, body: Json) -> None:
+        over = [run_id for run_id, run in self.fake.runs.items() if run.over]
+        pruned = {"count": len(over), "disk_bytes": 4096 * len(over), "run_ids": over}
+        self.answer(200, {"pruned": pruned | {"dry_run": body["dry_run"]}})
 
     def one_run(self, prefix: str, query: dict[str, str], *, stream: bool) -> None:
         run = self.fake.find(prefix)

@@ -5,6 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -13,7 +14,7 @@ from axern.cli.commands import common
 from axern.runtime import outcome
 from ledger.reservation import PHASES
 from tests.cli.command import Axern
-from tests.cli.fake import AT, DIMENSIONS, FakeDaemon
+from tests.cli.fake import AT, DIMENSIONS, FakeDaemon, Run
 
 RESERVATION = {
     "id": "0123456789abcdef0123456789abcdef",
@@ -87,7 +88,82 @@ def test_filters_are_sent(axern: Axern, fake: FakeDaemon) -> None:
     axern.run("reservations", "list", "--namespace", "a b", "--phase", "running")
     assert fake.requests[-1][1] == "/v2/reservations?namespace=a+b&phase=running"
     axern.run("run", "list", "--namespace", "x", "--status", "failed")
-    assert fake.requests[-1][1] == "/v2/runs?namespace=x&status=failed"
+    assert fake.requests[-1][1] == "/v2/runs?namespace=x&status=failed&limit=100"
+    axern.run(
+        *"run list --status failed --status running --label a=1,2% --label b --mine".split(),
+        *"--before 2026-01-31T12:00:00Z -n 7 --cursor 3".split(),
+    )
+    assert parse_qs(fake.requests[-1][1].partition("?")[2]) == {
+        "status": ["failed,running"],
+        "label": ["a=1%2C2%25,b"],
+        "owner": [str(os.getuid())],
+        "created_before_ms": ["1769860800000"],
+        "limit": ["7"],
+        "cursor": ["3"],
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "--since", "yesterday"],
+        ["list", "--since", "2026-01-31T12:00:00"],
+        ["list", "--since", "5"],
+        ["list", "--owner", "root"],
+        ["list", "--owner", "1", "--mine"],
+        ["list", "--limit", "0"],
+        ["prune", "--older-than", "7"],
+        ["prune", "--status", "running"],
+    ],
+)
+def test_a_filter_that_says_nothing_is_a_usage_error(
+    axern: Axern, fake: FakeDaemon, words: list[str]
+) -> None:
+    done = axern.run("run", *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"Traceback" not in done.stderr
+    assert fake.requests == []
+
+
+LISTED = {
+    "id": "0123456789abcdef0123456789abcdef",
+    "namespace": "default",
+    "status": "succeeded",
+    "exit_code": 0,
+    "created_at": AT,
+    "finished_at": AT,
+    "command": ["true"],
+}
+
+
+def test_programs_get_every_page_and_people_are_told(axern: Axern, fake: FakeDaemon) -> None:
+    number = 1_050
+    fake.runs = {str(index): Run(LISTED) for index in range(number)}
+    assert len(axern.run("run", "list", "-o", "ndjson").stdout.splitlines()) == number
+    answer = axern.json("run", "list", "-o", "json")
+    assert (len(answer["runs"]), answer["next_cursor"]) == (number, None)
+    answer = axern.json("run", "list", "-o", "json", "--limit", "3", "--cursor", "5")
+    assert (len(answer["runs"]), answer["next_cursor"]) == (3, "8")
+    done = axern.run("run", "list")
+    assert len(done.stdout.splitlines()) == 101
+    assert done.stderr == b"axern: there are more: --cursor 100 shows what follows\n"
+    assert axern.run("run", "list", "-n", "2000").stderr == b""
+
+
+def test_what_is_pruned_is_told(axern: Axern, fake: FakeDaemon) -> None:
+    fake.runs = {"aa" * 16: Run(LISTED)}
+    done = axern.run("run", "prune", "--dry-run", "--label", "a", "--label", "b=")
+    assert done.stdout.decode() == f"{'aa' * 16}\n"
+    assert done.stderr == b"1 run would be removed, 4KiB in all\n"
+    _, _, body = fake.requests[-1]
+    assert body is not None
+    assert (body["labels"], body["dry_run"], body["older_than_ms"]) == (
+        {"a": None, "b": ""},
+        True,
+        0,
+    )
+    assert axern.run("run", "prune", "--older-than", "1d").stdout == b"1 run removed, 4KiB freed\n"
+    assert axern.json("run", "prune", "-o", "json")["pruned"]["count"] == 1
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from axern.cli.actions.foreground import (
 )
 from axern.cli.actions.foreground import follow as follow_run
 from axern.cli.actions.request import RunOptions, checked_id, query, run_body
+from axern.cli.actions.runs import words
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import (
     ABSENT,
-    SHORT_ID,
     OutputFailed,
     amounts,
     put,
@@ -27,9 +27,7 @@ from axern.cli.output import (
     report,
     say,
 )
-from axern.cli.table import Column, put_list
 from axern.cli.unexpected import explained
-from axern.cli.when import age
 from ledger.errors import AxernError
 from ledger.units import format_duration_ms, parse_duration_ms
 
@@ -150,7 +148,7 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("exit code", run["exit_code"]),
             ("diagnostic", run["diagnostic_code"]),
             ("message", run["message"]),
-            ("command", _words(run["command"])),
+            ("command", words(run["command"])),
             ("labels", _labels(run["labels"])),
             ("user", run["user"]),
             ("timeout", _time(run["timeout_ms"])),
@@ -165,32 +163,6 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("finished", run["finished_at"]),
         ]
     )
-
-
-def list_runs(where: Where, *, namespace: str | None, status: str | None, output: str) -> None:
-    """Show all runs that are still remembered; *output* is text, table, json or ndjson."""
-    with where.reach() as client:
-        answer = client.request("GET", query("/v2/runs", namespace=namespace, status=status))
-    header = (
-        "ID",
-        Column("NAMESPACE", rank=1),
-        Column("STATUS", status=True),
-        Column("EXIT", right=True),
-        Column("AGE", right=True),
-        Column("COMMAND", "cut", least=20),
-    )
-    put_list(answer, "runs", output, header, _line)
-
-
-def _line(run: Json) -> list[object]:
-    return [
-        run["id"][:SHORT_ID],
-        run["namespace"],
-        run["status"],
-        run["exit_code"],
-        age(run["created_at"]),
-        _words(run["command"]),
-    ]
 
 
 def cancel(where: Where, *, run_id: str, grace: str | None, output: str) -> None:
@@ -221,13 +193,6 @@ def logs(where: Where, *, run_id: str, offset: int, follow: bool) -> None:
     except KeyboardInterrupt:
         say(f"axern: to go on from here: axern run logs -f --from {pipe.offset} {word}")
         raise
-
-
-def _words(command: list[str] | None) -> str | None:
-    """Return *command* as a shell would take it; the daemon keeps other users' commands secret."""
-    import shlex
-
-    return None if command is None else shlex.join(command)
 
 
 def _labels(labels: dict[str, str]) -> str | None:

@@ -19,7 +19,8 @@ LIST_OUTPUT = choice(
 ONLY_NAMESPACE = text("--namespace", "NAME", "only those of this namespace", source="namespaces")
 
 PHASES = ("reserved", "starting", "running", "stopping", "retiring")
-STATUSES = (*PHASES, "succeeded", "failed", "cancelled")
+ENDED = ("succeeded", "failed", "cancelled")
+STATUSES = (*PHASES, *ENDED)
 """A run has the phase of its reservation until it has ended."""
 
 RUN_ID = Argument("run_id", "ID", "id of the run, or a unique beginning of it", source="runs")

@@ -6,13 +6,22 @@ command, which begins after `--` or with the first word that is no flag.
 
 from __future__ import annotations
 
-from axern.cli.commands.common import LIST_OUTPUT, ONLY_NAMESPACE, OUTPUT, RUN_ID, STATUSES
+from axern.cli.commands.common import (
+    ENDED,
+    LIST_OUTPUT,
+    ONLY_NAMESPACE,
+    OUTPUT,
+    RUN_ID,
+    STATUSES,
+)
 from axern.cli.commands.resources import RESOURCE_OPTIONS
 from axern.cli.grammar import (
+    CHOICE,
     OWN_FAILURE,
     Argument,
     Command,
     Group,
+    Option,
     choice,
     flag,
     integer,
@@ -59,6 +68,21 @@ _START = Command(
     ),
 )
 
+_LABELS = several("--label", "KEY[=VALUE]", "only those with this label; repeatable", name="labels")
+
+
+def _one_of_several(statuses: tuple[str, ...]) -> Option:
+    return Option(
+        "--status",
+        f"only those; repeatable: {', '.join(statuses)}",
+        kind=CHOICE,
+        metavar="STATUS",
+        choices=statuses,
+        repeats=True,
+        name="statuses",
+    )
+
+
 RUN = Group(
     "run",
     "run a command in a sandbox, or look after runs",
@@ -80,13 +104,38 @@ RUN = Group(
             "list",
             "list runs",
             example="axern run list --status running",
-            action="axern.cli.actions.run:list_runs",
+            detail="Newest first. A table shows 100 and says when there are more; json and ndjson "
+            "have all of them. For --since and --before: 2h is two hours ago, "
+            "2026-01-31T12:00:00Z is that moment.",
+            action="axern.cli.actions.runs:list_runs",
             options=(
                 ONLY_NAMESPACE,
-                choice(
-                    "--status", STATUSES, f"only those: {', '.join(STATUSES)}", metavar="STATUS"
-                ),
+                _one_of_several(STATUSES),
+                _LABELS,
+                text("--owner", "UID", "only those of this user"),
+                flag("--mine", "only your own"),
+                text("--since", "TIME", "only those created at this time or later"),
+                text("--before", "TIME", "only those created before this time"),
+                integer("--limit -n", "NUMBER", "show at most so many", minimum=1),
+                text("--cursor", "TEXT", "go on where an earlier list ended"),
                 LIST_OUTPUT,
+            ),
+        ),
+        Command(
+            "prune",
+            "forget runs that are over",
+            example="axern run prune --older-than 1d --status succeeded",
+            detail="Removes spec, exit record and output of your own runs that have ended; the "
+            "node does so by itself for old ones and where they are too many or too large.",
+            action="axern.cli.actions.runs:prune",
+            options=(
+                text("--older-than", "DURATION", "only those that ended at least so long ago"),
+                ONLY_NAMESPACE,
+                _one_of_several(ENDED),
+                _LABELS,
+                flag("--all", "those of all users; administrators only", name="all_users"),
+                flag("--dry-run", "print the ids of what would be removed, and remove nothing"),
+                OUTPUT,
             ),
         ),
         Command(
