@@ -153,6 +153,12 @@ class DaemonUnreachable(ClientError):
     """No socket, nobody behind it, or no answer in time."""
 
 
+class OutputIncomplete(ClientError):
+    """Something of a run's output was dropped before it could be handed on."""
+
+    code = "output_incomplete"
+
+
 class ProtocolError(ClientError):
     """The daemon's answer could not be understood."""
 

@@ -40,6 +40,9 @@ def _parsed(parse: object, value: object) -> object:
 
 LONGEST_MS = 10 * 365 * 86_400_000
 """Ten years: a bound that keeps every date that is shown within the calendar."""
+LOG_MAX_LEAST_BYTES = 4 * 1024**2
+"""With less a monitor could fill a file before anybody can look."""
+LOG_MAX_MOST_BYTES = 1024**4
 Duration = Annotated[int, BeforeValidator(_duration), Field(ge=1, le=LONGEST_MS)]
 Grace = Annotated[int, BeforeValidator(_duration), Field(ge=0, le=LONGEST_MS)]
 Count = Annotated[int, Field(strict=True)]
@@ -157,6 +160,13 @@ class Settings(BaseModel):
         "10GiB",
         alias="runs_disk_max",
         description="most disk space of ended runs; the oldest go first",
+    )
+    log_max_bytes: Annotated[Bytes, Field(ge=LOG_MAX_LEAST_BYTES, le=LOG_MAX_MOST_BYTES)] = (
+        _quantity(
+            "64MiB",
+            alias="log_max",
+            description="most that the log of one run takes; the oldest goes",
+        )
     )
     launch_workers: Count = Field(
         4, ge=1, le=64, description="sandboxes that are started or buried at the same time"

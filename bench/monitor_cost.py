@@ -16,13 +16,24 @@ import tempfile
 import time
 
 from axern.host import cgroup
-from axern.runtime import bundle, launch, monitor, output, rootfs, teardown, template
+from axern.records import Unpacker
+from axern.runtime import (
+    bundle,
+    launch,
+    monitor,
+    output,
+    rootfs,
+    segments,
+    teardown,
+    template,
+)
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
 
 VOLATILE = "/dev/shm"  # noqa: S108 - a tmpfs, as /run is in production
 ROUNDS = 15
 STREAM_BYTES = 1 << 20
+ROTATED_BYTES = 16 << 20
 ENDINGS = {
     "newline in the same write": ("printf 'abc\\n'", b"abc\n"),
     "newline in a write of its own": ("printf abc; sleep 0.1; printf '\\n'", b"abc\n"),
@@ -76,12 +87,7 @@ class Bench:
         while (ended := monitor.read_exit(paths)) is None:
             time.sleep(0.0005)
         marks.append(time.perf_counter())
-        outputs = {"stdout": b"", "stderr": b""}
-        offset = 0
-        while chunks := output.read_log(paths.log, offset):
-            for chunk in chunks:
-                outputs[chunk.stream] += chunk.data
-            offset = chunks[-1].next_offset
+        outputs = written(paths.log)
         marks_before_bury = time.perf_counter()
         teardown.bury(runtime, self.layout, spec.sandbox_id)
         marks_after_bury = time.perf_counter()
@@ -190,30 +196,31 @@ def check_exits(bench: Bench, count: int) -> dict[str, bool]:
 
 
 def check_rotation(bench: Bench) -> dict[str, bool]:
-    """Rename the log away and ask for a new one, ten times while it is written; count the lines."""
-    lines = 20_000
+    """Name and lay out the log's files while they are written; count the lines."""
+    lines = 200_000
     spec = bench.spec("runc", f"seq {lines}")
-    paths = bench.layout.sandbox(spec.sandbox_id)
-    launch.create(spec, bench.layout)
-    control_fd = os.open(f"{paths.bundle}/ctl", os.O_WRONLY | os.O_NONBLOCK)
+    log = bench.layout.sandbox(spec.sandbox_id).log
+    launch.create(spec, bench.layout, log_max_bytes=ROTATED_BYTES)
     launch.start(spec, bench.layout)
-    parts: list[str] = []
-    while monitor.read_exit(paths) is None:
-        if os.path.exists(paths.log) and len(parts) < 10:
-            parts.append(f"{paths.log}.{len(parts)}")
-            os.rename(paths.log, parts[-1])
-            os.write(control_fd, b"2 0 0\n")
+    while monitor.read_exit(bench.layout.sandbox(spec.sandbox_id)) is None:
+        segments.settle(log, ROTATED_BYTES, is_live=True)
         time.sleep(0.002)
-    os.close(control_fd)
-    kept: list[bytes] = []
-    for part in (*parts, paths.log):
-        offset = 0
-        while chunks := output.read_log(part, offset):
-            kept += [chunk.data for chunk in chunks]
-            offset = chunks[-1].next_offset
+    segments.settle(log, ROTATED_BYTES, is_live=False)
+    kept, files = written(log)["stdout"], len(segments.survey(log))
     teardown.bury("runc", bench.layout, spec.sandbox_id)
     expected = b"".join(b"%d\n" % (n + 1) for n in range(lines))
-    return {f"runc: {lines} lines over {len(parts)} rotations": b"".join(kept) == expected}
+    return {f"runc: {lines} lines over {files} files": kept == expected}
+
+
+def written(log: str) -> dict[str, bytes]:
+    """Return both outputs whose log is *log*."""
+    outputs = {"stdout": b"", "stderr": b""}
+    unpacker, position = Unpacker(), output.BEGINNING
+    while (piece := output.read(log, position)).after != position:
+        for part in unpacker.unpack(piece.text):
+            outputs[part.stream] += part.data
+        position = piece.after
+    return outputs
 
 
 def resident_kib(bench: Bench) -> int:

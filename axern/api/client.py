@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
+from axern.api import frames
 from axern.api.decoding import (
     LINE_LIMIT_BYTES,
     LONGEST_NUMBER,
     ChunkedDecoder,
     Event,
     EventParser,
+    FramedEvents,
 )
 from axern.errors import DaemonUnreachable, ProtocolError
 from ledger.errors import AxernError, InvalidArgument, PermissionDenied
@@ -118,8 +120,11 @@ class Client:
             ApiError, ConnectionLost, DaemonUnreachable, ProtocolError: As for `request`.
         """
         try:
-            status, headers = self._send(method, target, body, STREAM_TIMEOUT_S)
-            if not headers.get("content-type", "").startswith("text/event-stream"):
+            status, headers = self._send(
+                method, target, body, STREAM_TIMEOUT_S, frames.CONTENT_TYPE
+            )
+            kind = headers.get("content-type", "")
+            if kind != frames.CONTENT_TYPE and not kind.startswith("text/event-stream"):
                 _decoded(status, self._whole(headers))
                 raise ProtocolError(f"the daemon answered {target} with no stream")
         except BaseException:
@@ -128,7 +133,8 @@ class Client:
         return self._events(headers)
 
     def _events(self, headers: dict[str, str]) -> Iterator[Event]:
-        parser = EventParser()
+        framed = headers["content-type"] == frames.CONTENT_TYPE
+        parser = FramedEvents() if framed else EventParser()
         self._silence_s = STREAM_TIMEOUT_S
         try:
             for part in self._content(headers):
@@ -137,10 +143,12 @@ class Client:
             self.close()
 
     def _send(
-        self, method: str, target: str, body: Json | None, timeout_s: float
+        self, method: str, target: str, body: Json | None, timeout_s: float, accept: str = ""
     ) -> tuple[int, dict[str, str]]:
         content = b"" if body is None else _utf8(json.dumps(body, ensure_ascii=False))
         head = f"{method} {target} HTTP/1.1\r\nHost: axern\r\n"
+        if accept:
+            head += f"Accept: {accept}\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         connection = self._socket or self._connect()

@@ -1,10 +1,11 @@
-"""The client's decoders: chunked content and server-sent events, cut anywhere, from anybody."""
+"""The client's decoders: chunked content and events of both forms, cut anywhere, from anybody."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from axern.api import frames
 from axern.errors import ProtocolError
 
 LINE_LIMIT_BYTES = 64 * 1024
@@ -15,12 +16,20 @@ LONGEST_NUMBER = 16
 """Digits of a length."""
 
 
+RECORDS = "records"
+_LINE_BYTES = 128
+"""Looked at in one go for the end of a line, which is short where chunks are long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One Server-Sent Event; `id` is the last one seen so far, or empty."""
+    """One event of a stream; `id` is the last one seen so far, or empty.
+
+    Events named `RECORDS` hold records of a log (`axern.records`).
+    """
 
     name: str
-    data: str
+    data: bytes
     id: str
 
 
@@ -35,7 +44,7 @@ class EventParser:
         self._partial: list[bytes] = []
         self._size = 0
         self._name = ""
-        self._data: list[str] = []
+        self._data: list[bytes] = []
         self._id = ""
 
     def feed(self, data: bytes) -> list[Event]:
@@ -53,27 +62,51 @@ class EventParser:
             return []
         lines = [b"".join(self._partial), *others[:-1]]
         self._partial = [others[-1]]
-        found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
+        found = (self._line(line.removesuffix(b"\r")) for line in lines)
         return [event for event in found if event is not None]
 
-    def _line(self, line: str) -> Event | None:
+    def _line(self, line: bytes) -> Event | None:
         if not line:
             return self._dispatch()
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "data":
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
             self._data.append(value)
-        elif field == "event":
-            self._name = value
-        elif field == "id":
-            self._id = value
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif field == b"id":
+            self._id = value.decode("utf-8", "replace")
         return None
 
     def _dispatch(self) -> Event | None:
-        event = Event(self._name or "message", "\n".join(self._data), self._id)
+        event = Event(self._name or "message", b"\n".join(self._data), self._id)
         complete = bool(self._data)
         self._name, self._data, self._size = "", [], 0
         return event if complete else None
+
+
+class FramedEvents:
+    """Turn the frames of the fast form into the same events."""
+
+    def __init__(self) -> None:
+        self._parser = frames.FrameParser()
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that *data* completes, in their order.
+
+        Raises:
+            ProtocolError: They are no frames.
+        """
+        return [
+            _event_of(frame) for frame in self._parser.feed(data) if frame.kind != frames.KEEP_ALIVE
+        ]
+
+
+def _event_of(frame: frames.Frame) -> Event:
+    if frame.kind == frames.RECORDS:
+        return Event(RECORDS, frame.content, str(frame.offset))
+    name, _, data = frame.content.partition(b"\n")
+    return Event(name.decode("utf-8", "replace"), data, str(frame.offset))
 
 
 class ChunkedDecoder:
@@ -84,9 +117,9 @@ class ChunkedDecoder:
 
     def __init__(self) -> None:
         self.done = False
-        self._buffer = bytearray()
         self._left = 0
-        self._step: Callable[[bytearray], bool] = self._size
+        self._line = b""
+        self._step: Callable[[memoryview, list[memoryview]], int] = self._size
 
     def feed(self, data: bytes) -> bytes:
         """Return the content that *data* completes.
@@ -94,54 +127,52 @@ class ChunkedDecoder:
         Raises:
             ProtocolError: It is not chunked encoding.
         """
-        self._buffer += data
-        content = bytearray()
-        while not self.done and self._step(content):
-            pass
-        return bytes(content)
+        content: list[memoryview] = []
+        rest = memoryview(data)
+        while rest and not self.done:
+            rest = rest[self._step(rest, content) :]
+        return b"".join(content)
 
-    def _size(self, _content: bytearray) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        digits = line.partition(b";")[0].strip()
-        is_number = not digits.strip(b"0123456789abcdefABCDEF")
-        if not 0 < len(digits) <= LONGEST_NUMBER or not is_number:
-            raise ProtocolError(f"the daemon's answer has no chunk size but {line[:32]!r}")
-        self._left = int(digits, 16)
-        self._step = self._content if self._left else self._trailer
-        return True
+    def _size(self, data: memoryview, _content: list[memoryview]) -> int:
+        used, line = self._take_line(data)
+        if line is not None:
+            digits = line.partition(b";")[0].strip()
+            is_number = not digits.strip(b"0123456789abcdefABCDEF")
+            if not 0 < len(digits) <= LONGEST_NUMBER or not is_number:
+                raise ProtocolError(f"the daemon's answer has no chunk size but {line[:32]!r}")
+            self._left = int(digits, 16)
+            self._step = self._content if self._left else self._trailer
+        return used
 
-    def _content(self, content: bytearray) -> bool:
-        part = self._buffer[: self._left]
-        del self._buffer[: self._left]
-        content += part
+    def _content(self, data: memoryview, content: list[memoryview]) -> int:
+        part = data[: self._left]
+        content.append(part)
         self._left -= len(part)
-        if self._left:
-            return False
-        self._step = self._end_of_chunk
-        return True
+        if not self._left:
+            self._step = self._end_of_chunk
+        return len(part)
 
-    def _end_of_chunk(self, _content: bytearray) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
+    def _end_of_chunk(self, data: memoryview, _content: list[memoryview]) -> int:
+        used, line = self._take_line(data)
         if line:
             raise ProtocolError("the daemon's answer has a chunk that is longer than its size")
-        self._step = self._size
-        return True
+        if line is not None:
+            self._step = self._size
+        return used
 
-    def _trailer(self, _content: bytearray) -> bool:
-        line = self._take_line()
+    def _trailer(self, data: memoryview, _content: list[memoryview]) -> int:
+        used, line = self._take_line(data)
         self.done = line == b""
-        return line is not None
+        return used
 
-    def _take_line(self) -> bytes | None:
-        end = self._buffer.find(b"\n")
-        if end < 0:
-            if len(self._buffer) > LINE_LIMIT_BYTES:
-                raise ProtocolError("the daemon's answer has a line without an end")
-            return None
-        line = bytes(self._buffer[:end]).removesuffix(b"\r")
-        del self._buffer[: end + 1]
-        return line
+    def _take_line(self, data: memoryview) -> tuple[int, bytes | None]:
+        """Return how much of *data* belongs to the line, and the line once it is complete."""
+        text = bytes(data[:_LINE_BYTES])
+        end = text.find(b"\n") + 1
+        self._line += text[:end] if end else text
+        if not end and len(self._line) > LINE_LIMIT_BYTES:
+            raise ProtocolError("the daemon's answer has a line without an end")
+        if not end:
+            return len(text), None
+        line, self._line = self._line, b""
+        return end, line.removesuffix(b"\n").removesuffix(b"\r")

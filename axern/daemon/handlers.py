@@ -13,12 +13,14 @@ from urllib.parse import unquote
 import msgspec
 
 import axern
-from axern.api import schema
+from axern.api import frames, schema
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
+from axern.daemon import streams
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
+from axern.daemon.log_service import Begin, LogService
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.run_lists import RunLists, Wanted
 from axern.daemon.run_service import RunService
@@ -83,6 +85,7 @@ class Handlers:
         self._parts = parts
         self._runs = RunService(parts)
         self._lists = RunLists(parts, self._runs)
+        self._logs = LogService(parts, self._runs)
         self._leases = LeaseService(parts)
         self._releases = ReleaseService(parts)
         self._inspection = Inspection(parts)
@@ -169,7 +172,9 @@ class Handlers:
 
     async def _get_run(self, request: Request, parameters: Parameters) -> Answer:
         found = self._parts.resolve_id(parameters["id"])
-        return _json(200, {"run": self._runs.view(found, request.peer)})
+        view = self._runs.view(found, request.peer)
+        log = await asyncio.to_thread(self._logs.view, found)
+        return _json(200, {"run": view, "log": log})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")
@@ -178,15 +183,17 @@ class Handlers:
         return _json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "from", "follow")
-        follow = _flag(query, "follow", default="true")
-        offset = _integer(query, "from")
-        if offset is None:
-            last = {"from": request.headers.get("last-event-id", "0")}
-            offset = _integer(last, "from") or 0
-        return StreamResponse(
-            self._runs.stream(parameters["id"], offset, request.peer, wait=follow)
+        query = _query(request, "from", "follow", "tail", "since_ms", "timestamps")
+        form = _form(request, timestamps=_flag(query, "timestamps"))
+        begin = _begin(request, query)
+        parts = await self._logs.stream(
+            parameters["id"],
+            begin,
+            request.peer,
+            form,
+            wait=_flag(query, "follow", default="true"),
         )
+        return StreamResponse(parts, form.content_type)
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ReserveRequest, request.json())
@@ -337,6 +344,29 @@ def _wanted(query: dict[str, str]) -> Wanted:
         from_ms=_integer(query, "created_from_ms"),
         before_ms=_integer(query, "created_before_ms"),
     )
+
+
+def _form(request: Request, *, timestamps: bool) -> streams.Form:
+    """Return the form that the client asks for; in frames it finds the times itself."""
+    if request.headers.get("accept", "") != frames.CONTENT_TYPE:
+        return streams.ServerSentEvents(timestamps=timestamps)
+    if timestamps:
+        raise InvalidArgument(f"timestamps: {frames.CONTENT_TYPE} has them in each record")
+    return streams.Frames()
+
+
+def _begin(request: Request, query: dict[str, str]) -> Begin:
+    offset = _integer(query, "from")
+    tail_lines, since_ms = _integer(query, "tail"), _integer(query, "since_ms")
+    if offset is not None and (tail_lines, since_ms) != (None, None):
+        raise InvalidArgument(
+            "from: an offset says where to begin, so do tail and since_ms: give one of them"
+        )
+    # Who reconnects goes on where it was, and wants no tail again.
+    last = {"from": request.headers.get("last-event-id", "")}
+    if offset is None and last["from"]:
+        return Begin(_integer(last, "from") or 0)
+    return Begin(offset or 0, tail_lines, since_ms)
 
 
 def _integer(query: dict[str, str], name: str) -> int | None:

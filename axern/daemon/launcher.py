@@ -52,7 +52,12 @@ def create(spec: SandboxSpec, layout: Layout, settings: Settings) -> Found:
     Raises:
         AxernError: Whatever refused; see `runtime.launch.create`.
     """
-    created = launch.create(spec, layout, timeout_s=settings.runtime_timeout_ms / 1000)
+    created = launch.create(
+        spec,
+        layout,
+        timeout_s=settings.runtime_timeout_ms / 1000,
+        log_max_bytes=settings.log_max_bytes,
+    )
     return Found(created.monitor, _wall_identity(layout, spec.sandbox_id))
 
 

@@ -13,6 +13,7 @@ from axern.daemon.life import Life
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from axern.daemon.log_keeper import LogKeeper
     from axern.daemon.runs import RunStore
     from axern.runtime.layout import Layout
     from axern.settings import Settings
@@ -34,7 +35,10 @@ class Lives:
         runs: RunStore,
         settings: Settings,
         clock: Callable[[], Now],
+        keeper: LogKeeper,
     ) -> None:
+        self._keeper = keeper
+        self._layout = layout
         self._ledger = ledger
         self._clock = clock
         self._course = Course(ledger, committer, layout, runs, settings, clock)
@@ -50,6 +54,7 @@ class Lives:
             if self._closed:
                 return life  # the next daemon lets it live
             self._lives[reservation_id] = life
+            self._keeper.keep(self._layout.sandbox(reservation_id))
             life.task = asyncio.create_task(self._guarded(life), name=f"life {reservation_id}")
         return life
 
@@ -92,6 +97,7 @@ class Lives:
     async def _guarded(self, life: Life) -> None:
         try:
             await self._course.run(life)
+            self._keeper.let_go(self._layout.sandbox(life.reservation_id))
         except asyncio.CancelledError:
             raise
         except BaseException:

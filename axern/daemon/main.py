@@ -20,6 +20,7 @@ from axern.api import server
 from axern.daemon import instance, log_lines
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
+from axern.daemon.log_keeper import LogKeeper
 from axern.daemon.observer import Observer, read_now
 from axern.daemon.parts import Parts
 from axern.daemon.reconcile import Reconciler
@@ -122,7 +123,11 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
         stack.push_async_callback(committer.close)
         watcher = FolderWatcher(asyncio.get_running_loop())
         stack.callback(watcher.close)
-        parts = _wire(settings, layout, ledger, committer, watcher)
+        log_watcher = FolderWatcher(asyncio.get_running_loop())
+        stack.callback(log_watcher.close)
+        keeper = LogKeeper(log_watcher, settings.log_max_bytes)
+        stack.push_async_callback(keeper.close)
+        parts = _wire(settings, layout, ledger, committer, watcher, keeper)
         stack.callback(watcher.watch(layout.exits, parts.lives.wake))
         reconciler = Reconciler(parts)
         await reconciler.tick()
@@ -151,6 +156,7 @@ def _wire(
     ledger: Ledger,
     committer: Committer,
     watcher: FolderWatcher,
+    keeper: LogKeeper,
 ) -> Parts:
     runs = RunStore(layout.runs)
     beats = ledger.state.rows(BEATS)
@@ -161,12 +167,13 @@ def _wire(
         committer=committer,
         runs=runs,
         run_index=RunIndex(runs),
-        lives=Lives(ledger, committer, layout, runs, settings, read_now),
+        lives=Lives(ledger, committer, layout, runs, settings, read_now, keeper),
         observer=Observer(settings, layout),
         heartbeats=Heartbeats(
             {key: row.monotonic_ms for key, row in beats if isinstance(row, Beat)}
         ),
         watcher=watcher,
+        keeper=keeper,
         clock=read_now,
         node_id=ledger.node_id,
     )

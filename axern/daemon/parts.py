@@ -22,6 +22,7 @@ from ledger.spec import Defaults
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
     from axern.daemon.lives import Lives
+    from axern.daemon.log_keeper import LogKeeper
     from axern.daemon.observer import Observer
     from axern.daemon.run_index import RunIndex
     from axern.daemon.runs import RunStore
@@ -53,6 +54,7 @@ class Parts:
     observer: Observer
     heartbeats: Heartbeats
     watcher: FolderWatcher
+    keeper: LogKeeper
     clock: Callable[[], Now]
     node_id: str
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,4 +1,4 @@
-"""The use cases of one run: admit and launch, cancel, show, follow."""
+"""The use cases of one run: admit and launch, cancel, show."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.api.views import resources_view
-from axern.daemon import streams
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
 from axern.daemon.runs import RunSpec
-from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.runtime import template
-from axern.runtime.output import read_log
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
@@ -27,8 +24,6 @@ from ledger.spec import ResolvedSpec, ResourceSpec, resolve
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from axern.api.protocol import Peer
     from axern.api.schema import RunRequest
 
@@ -175,7 +170,7 @@ class RunService:
             NotFound: No run has this id.
         """
         found = self._parts.resolve_id(run_id)
-        spec = self._spec(found)
+        spec = self.spec(found)
         require_owner(spec.uid, peer, found)
         grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
         by = f"uid:{peer.uid}"
@@ -193,46 +188,18 @@ class RunService:
         Raises:
             NotFound: No run has this id.
         """
-        spec = self._spec(run_id)
+        spec = self.spec(run_id)
         # In this order: whoever is no longer in the ledger has an exit record by then.
         row = self._parts.ledger.state.find_reservation(run_id)
         record = self._parts.runs.exit(run_id)
         return _run_view(spec, row, record, tell_command=peer.uid in (0, spec.uid))
 
-    def stream(self, run_id: str, offset: int, peer: Peer, *, wait: bool) -> AsyncIterator[bytes]:
-        """Return the run's events from *offset* on.
+    def spec(self, run_id: str) -> RunSpec:
+        """Return what the run was asked to do, or as much of it as the ledger knows.
 
         Raises:
             NotFound: No run has this id.
-            PermissionDenied: It is somebody else's.
-            InvalidArgument: *offset* is in the middle of a record.
         """
-        found = self._parts.resolve_id(run_id)
-        require_owner(self._spec(found).uid, peer, found)
-        paths = self._parts.layout.sandbox(found)
-        try:
-            read_log(paths.log, offset, 1)
-        except (HostError, ValueError):
-            raise InvalidArgument(
-                f"from: no event of run {found} ends at {offset}",
-                hint="give the id of an output event, or 0",
-            ) from None
-
-        def phase() -> str | None:
-            row = self._parts.ledger.state.find_reservation(found)
-            return row.phase if row else None
-
-        source = streams.Source(
-            paths,
-            self._parts.lives.find(found),
-            phase,
-            partial(self.view, found, peer),
-        )
-        return streams.follow(
-            source, self._parts.watcher, self._parts.closing, offset=offset, wait=wait
-        )
-
-    def _spec(self, run_id: str) -> RunSpec:
         spec = self._parts.runs.spec(run_id)
         row = None if spec else self._parts.ledger.state.find_reservation(run_id)
         if row is not None and row.is_sandbox:

@@ -1,42 +1,168 @@
-"""The output of a run as server-sent events that can be resumed at any record."""
+"""The output of a run as a stream of events that can be resumed at any record.
+
+Two forms carry the same: server-sent events for everybody, and frames that hold the log's records
+as they are, for readers that keep up with a pipe (`axern.api.frames`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
-import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
-from axern.runtime.output import read_log
+from axern.api import frames
+from axern.records import Unpacker
+from axern.runtime.output import READ_BYTES, read
 from ledger.reservation import RESERVED, RETIRING, STARTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from axern.daemon.life import Life
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import SandboxPaths
-    from axern.runtime.output import Chunk
+    from axern.runtime.output import Piece, Position
+
+Json = dict[str, Any]
 
 _KEEP_ALIVE_S = 15.0
 _WAIT_FOR_BURIAL_S = 5.0
 """An exit is told after the burial, so that what it held is free; but not later than this."""
+_PACE_S = 0.005
+"""Who has read to the end looks again after this, or a busy monitor would wake it each time."""
 _NOT_STARTED = (RESERVED, STARTING)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One run to follow: its log, its life (None if it is over), its phase and its JSON object."""
+    """One run to follow: its log, its life (None if it is over), its phase and its JSON object.
+
+    `settle` brings the log of a run that is over to rest; until it returns True, some may not be
+    found yet.
+    """
 
     paths: SandboxPaths
     life: Life | None
     phase: Callable[[], str | None]
     view: Callable[[], dict[str, Any]]
+    settle: Callable[[], Awaitable[bool]]
+
+
+class Form(Protocol):
+    """How events become bytes."""
+
+    content_type: str
+
+    def event(self, name: str, data: Json, offset: int) -> bytes:
+        """Return an event with a JSON object; *offset* is where to go on after it."""
+
+    def output(self, piece: Piece) -> bytes:
+        """Return the events of whole records."""
+
+    def silence(self) -> bytes:
+        """Return what only says that the stream is alive."""
+
+
+class ServerSentEvents:
+    """The form for everybody; its output is what the workload wrote, in base64."""
+
+    content_type = "text/event-stream"
+
+    def __init__(self, *, timestamps: bool = False) -> None:
+        self._unpacker = Unpacker(timestamps)
+
+    def event(self, name: str, data: Json, offset: int) -> bytes:
+        """Return one event."""
+        head = f"id: {offset}\nevent: {name}\ndata: ".encode()
+        return head + msgspec.json.encode(data) + b"\n\n"
+
+    def output(self, piece: Piece) -> bytes:
+        """Return one event for each row of records of the same output."""
+        broken = self._unpacker.broken
+        outputs = self._unpacker.unpack(piece.text)
+        offset = piece.after.offset - len(piece.text)
+        parts = []
+        for output in outputs:
+            offset += output.size_bytes
+            data = base64.b64encode(output.data).decode()
+            parts.append(f"id: {offset}\nevent: {output.stream}\ndata: {data}\n\n".encode())
+        if self._unpacker.broken > broken:
+            lost = {"bytes": piece.after.offset - offset, "records": self._unpacker.broken - broken}
+            parts.append(self.event("dropped", lost, piece.after.offset))
+        return b"".join(parts)
+
+    def silence(self) -> bytes:
+        """Return a comment."""
+        return b": waiting\n\n"
+
+
+class Frames:
+    """The fast form; the log's records go through it as they are."""
+
+    content_type = frames.CONTENT_TYPE
+
+    def event(self, name: str, data: Json, offset: int) -> bytes:
+        """Return one event."""
+        content = f"{name}\n".encode() + msgspec.json.encode(data)
+        return frames.pack(frames.Frame(frames.EVENT, content, offset))
+
+    def output(self, piece: Piece) -> bytes:
+        """Return one frame for all of it."""
+        frame = frames.Frame(frames.RECORDS, piece.text, piece.after.offset)
+        return frames.pack(frame)
+
+    def silence(self) -> bytes:
+        """Return an empty frame."""
+        return frames.pack(frames.Frame(frames.KEEP_ALIVE, b"", 0))
+
+
+class _Follower:
+    """One reader on its way through a log."""
+
+    def __init__(self, source: Source, form: Form, position: Position) -> None:
+        self.source = source
+        self.form = form
+        self.position = position
+        self._started = False
+        self._told_by_s: float | None = None
+
+    def look(self, now_s: float) -> tuple[bytes, bool]:
+        """Return what to say of the run's beginning, and whether the run is over."""
+        phase = None if self.source.life is None else self.source.phase()
+        if phase == RETIRING and self._told_by_s is None:
+            self._told_by_s = now_s + _WAIT_FOR_BURIAL_S
+        over = phase is None or (self._told_by_s is not None and now_s >= self._told_by_s)
+        if self._started or phase in _NOT_STARTED:
+            return b"", over
+        self._started = True
+        return self.event("start", {"run": self.source.view()}), over
+
+    def event(self, name: str, data: Json) -> bytes:
+        """Return an event that leaves the reader where it is."""
+        return self.form.event(name, data, self.position.offset)
+
+    def read(self) -> tuple[bytes, int]:
+        """Return the next output or a word on what is missing, and how many bytes of log it was."""
+        before = self.position.offset
+        piece = read(self.source.paths.log, self.position)
+        self.position = piece.after
+        if piece.dropped is not None:
+            size_bytes, records = piece.dropped.size_bytes, piece.dropped.records
+            said = self.event("dropped", {"bytes": size_bytes, "records": records})
+        else:
+            said = self.form.output(piece) if piece.text else b""
+        return said, piece.after.offset - before
+
+    def patience_s(self, now_s: float) -> float:
+        """Return how long to wait for something new at most."""
+        if self._told_by_s is None:
+            return _KEEP_ALIVE_S
+        return max(0.0, self._told_by_s - now_s)
 
 
 async def follow(
@@ -44,66 +170,89 @@ async def follow(
     watcher: FolderWatcher,
     closing: asyncio.Event,
     *,
-    offset: int,
+    position: Position,
+    form: Form,
     wait: bool,
 ) -> AsyncIterator[bytes]:
-    """Yield `start`, then the output from *offset* on, then `exit`; ends early if *closing* is set.
+    """Yield `start`, the output from *position* on, then `exit`; ends early if *closing* is set.
 
-    Each output event has the offset after it as its id. Reading waits for the client, and nothing
-    else waits for the reading: the log is a file, read a few milliseconds at a time.
+    Each piece of output says the offset after it. Reading waits for the client, and nothing else
+    waits for the reading: the log is files, which are read a little at a time, and what is dropped
+    meanwhile is told in a `dropped` event.
 
     Args:
         source: The run.
         watcher: Tells when the log grows.
         closing: The daemon is about to end; the client comes back to the next one.
-        offset: 0 or the id of an output event.
+        position: Where to begin.
+        form: How it is said.
         wait: Whether to wait for what is not there yet.
     """
-    life = source.life
-    grown = asyncio.Event()
+    now_s = asyncio.get_running_loop().time
+    follower = _Follower(source, form, position)
     with contextlib.ExitStack() as stack:
-        events = [grown, closing]
-        if life is not None:
-            stack.callback(watcher.watch(source.paths.run_folder, lambda _: grown.set()))
-            events.append(stack.enter_context(life.moved.subscribed()))
-        now_s = asyncio.get_running_loop().time
-        started = False
-        told_by_s: float | None = None
+        watch = stack.enter_context(_Watch(watcher, source))
+        moved = asyncio.Event()
+        if source.life is not None:
+            moved = stack.enter_context(source.life.moved.subscribed())
         while not closing.is_set():
-            for event in events[:1] + events[2:]:
-                event.clear()
-            phase = None if life is None else source.phase()
-            if not started and phase not in _NOT_STARTED:
-                started = True
-                yield _event("start", {"run": source.view()})
-            if phase == RETIRING and told_by_s is None:
-                told_by_s = now_s() + _WAIT_FOR_BURIAL_S
-            over = phase is None or (told_by_s is not None and now_s() >= told_by_s)
-            chunks = read_log(source.paths.log, offset)
-            if chunks:
-                offset = chunks[-1].next_offset
-                yield b"".join(_output_events(chunks))
-                await asyncio.sleep(0)  # a client that reads fast never makes `send` wait
-            if over and not chunks:
-                yield _event("exit", {"run": source.view()})
-            if not chunks and (over or not wait):
+            moved.clear()
+            beginning, over = follower.look(now_s())
+            if beginning:
+                yield beginning
+            at_rest = over and await source.settle()
+            said, size_bytes = follower.read()
+            if said:
+                yield said
+            if size_bytes:
+                watch.end()
+                # A client that reads fast never makes `send` wait.
+                pause_s = 0 if over or size_bytes >= READ_BYTES // 2 else _PACE_S
+                await (_wait([moved, closing], pause_s) if pause_s else asyncio.sleep(0))
+            elif over and not at_rest:
+                await asyncio.sleep(_PACE_S)
+            elif over or not wait:
+                if over:
+                    yield follower.event("exit", {"run": source.view()})
                 return
-            if not chunks:
-                timeout_s = _KEEP_ALIVE_S if told_by_s is None else told_by_s - now_s()
-                if not await _wait(events, max(0.0, timeout_s)):
-                    yield b": waiting\n\n"
+            elif watch.begin() and not await _wait(
+                [watch.grown, moved, closing], follower.patience_s(now_s())
+            ):
+                yield form.silence()
 
 
-def _output_events(chunks: list[Chunk]) -> Iterator[bytes]:
-    """Yield one event for each row of chunks of the same output."""
-    for stream, row in itertools.groupby(chunks, lambda chunk: chunk.stream):
-        same = list(row)
-        data = base64.b64encode(b"".join(chunk.data for chunk in same)).decode()
-        yield f"id: {same[-1].next_offset}\nevent: {stream}\ndata: {data}\n\n".encode()
+class _Watch:
+    """Looks at a log's folder while its reader has nothing to do, and only then.
 
+    A monitor writes thousands of times a second; while there is something to read, nobody needs
+    to be told that there is more.
+    """
 
-def _event(name: str, data: dict[str, Any]) -> bytes:
-    return f"event: {name}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+    def __init__(self, watcher: FolderWatcher, source: Source) -> None:
+        self.grown = asyncio.Event()
+        self._watcher = watcher
+        self._folder = source.paths.run_folder
+        self._unwatch: Callable[[], None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> bool:
+        """Watch; return False if it did not before, so that one must look once more."""
+        self.grown.clear()
+        if self._unwatch is not None:
+            return True
+        self._unwatch = self._watcher.watch(self._folder, lambda _: self.grown.set())
+        return False
+
+    def end(self) -> None:
+        """Watch no longer."""
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
 
 
 async def _wait(events: list[asyncio.Event], timeout_s: float) -> bool:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+_WRITTEN = linux.IN_MODIFY | linux.IN_CREATE | linux.IN_CLOSE_WRITE | linux.IN_MOVED_TO
+
+
 class Signal:
     """Something that happens again and again; each subscriber is woken, none is waited for."""
 
@@ -52,9 +55,13 @@ class FolderWatcher:
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
 
-    def watch(self, folder: str, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call *callback* for each file written or moved into *folder*; return how to end it."""
-        mask = linux.IN_MODIFY | linux.IN_CREATE | linux.IN_CLOSE_WRITE | linux.IN_MOVED_TO
+    def watch(
+        self, folder: str, callback: Callable[[str], None], mask: int = _WRITTEN
+    ) -> Callable[[], None]:
+        """Call *callback* for each file written or moved into *folder*; return how to end it.
+
+        All who watch one folder give the same *mask*, of IN_* bits.
+        """
         watch = linux.inotify_add_watch(self._descriptor, folder, mask)
         callbacks = self._callbacks.setdefault(watch, [])
         callbacks.append(callback)

@@ -7,7 +7,7 @@ import os
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
 from axern.host import idmap
-from axern.runtime import bundle, command, monitor, rootfs, user
+from axern.runtime import bundle, command, monitor, rootfs, segments, user
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
@@ -30,7 +30,13 @@ def runtime_for(name: str, layout: Layout) -> Runtime:
             raise ValueError(f"unknown runtime {name!r}")
 
 
-def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEOUT_S) -> Created:
+def create(
+    spec: SandboxSpec,
+    layout: Layout,
+    *,
+    timeout_s: float = command.TIMEOUT_S,
+    log_max_bytes: int = segments.DEFAULT_MAX_BYTES,
+) -> Created:
     """Make everything of a sandbox up to its first process, which waits for `start`.
 
     After any error the sandbox must be buried; nothing is undone here, since a crash could not
@@ -58,6 +64,7 @@ def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIME
     config = bundle.build(spec, paths, maps_ids=runtime.maps_ids, identity=identity)
     bundle.write(config, paths.config)
     failpoint("launch.bundle")
+    segments.begin(paths.log)
     try:
         created = monitor.create(
             layout.conmon,
@@ -65,6 +72,7 @@ def create(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIME
             paths,
             overlay=None if spec.rootfs_readonly else paths.overlay,
             timeout_s=timeout_s,
+            log_segment_bytes=segments.segment_bytes(log_max_bytes),
         )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err

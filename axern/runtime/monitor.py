@@ -52,9 +52,12 @@ def create(
     paths: SandboxPaths,
     *,
     overlay: str | None,
+    log_segment_bytes: int,
     timeout_s: float = command.TIMEOUT_S,
 ) -> Created:
     """Start a monitor that creates the sandbox, and check that each process is where it belongs.
+
+    It begins another log file each *log_segment_bytes*.
 
     Raises:
         MonitorFailed: The runtime refused, with its own message, or took longer than *timeout_s*.
@@ -66,7 +69,7 @@ def create(
     try:
         try:
             command.run(
-                _monitor_argv(conmon, runtime, paths, overlay),
+                _monitor_argv(conmon, runtime, paths, overlay, log_segment_bytes),
                 timeout_s=timeout_s,
                 environment={"_OCI_SYNCPIPE": str(child_fd)},
                 pass_fds=(child_fd,),
@@ -81,7 +84,11 @@ def create(
 
 
 def _monitor_argv(
-    conmon: str, runtime: Runtime, paths: SandboxPaths, overlay: str | None
+    conmon: str,
+    runtime: Runtime,
+    paths: SandboxPaths,
+    overlay: str | None,
+    log_segment_bytes: int,
 ) -> list[str]:
     argv = [_SHELL, "-c", _ENTER, paths.monitor.folder, conmon, "--api-version", "1"]
     for flag in ("-c", "-u", "-n"):
@@ -91,7 +98,8 @@ def _monitor_argv(
     for argument in (*enter, runtime.binary, *runtime.create_options(overlay)):
         argv += ["--runtime-arg", argument]
     argv += ["-b", paths.bundle, "-p", paths.pid_file]
-    argv += ["-l", f"k8s-file:{paths.log}", "--exit-dir", os.path.dirname(paths.exit_file)]
+    argv += ["-l", f"k8s-file:{paths.log}", "--log-size-max", str(log_segment_bytes)]
+    argv += ["--exit-dir", os.path.dirname(paths.exit_file)]
     return [*argv, "--full-attach", "--no-sync-log"]
 
 

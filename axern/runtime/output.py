@@ -1,8 +1,7 @@
-r"""Reads a monitor's log from any record boundary: each byte of both outputs, in order.
+"""Reads a run's log from any record on, over its segments, and says what is not there any more.
 
-Each record is one line, `TIME STREAM TAG BYTES\n`. With the tag F the bytes were followed by a
-newline, with P they were not, so that no byte is added or lost: BYTES never holds a newline.
-Source: kubernetes/design-proposals-archive, node/kubelet-cri-logging.md.
+An offset counts the bytes of the log since the run began, over all segments, so that it stays true
+when older ones are dropped. Only whole records are given out.
 """
 
 from __future__ import annotations
@@ -10,82 +9,214 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Literal, cast
 
 from axern.errors import HostError
+from axern.records import HEAD_BYTES, RECORD_LIMIT_BYTES, is_whole_line, written_at_ns
+from axern.runtime.segments import Segment, count, survey
+from ledger.errors import InvalidArgument
 
-Stream = Literal["stdout", "stderr"]
-
-_STREAMS = (b"stdout", b"stderr")
-_RECORD_LIMIT_BYTES = 64 * 1024
-"""conmon reads 8 KiB at a time, so that a longer record is not from it."""
-READ_BYTES = 64 * 1024
-"""Parsed in a few milliseconds even if every line is short: readers share one event loop."""
+READ_BYTES = 256 * 1024
+"""Read and cut in well under a millisecond: readers share one event loop."""
+_SCAN_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of one output; `next_offset` is where to read on in the log after it.
+class Position:
+    """A place between two records; `records` is how many came before it, None if unknown."""
 
-    `written_at_ns` is wall-clock nanoseconds since the epoch, as the monitor took them.
+    offset: int
+    records: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What can't be read any more; `records` None if unknown, and `size_bytes` then is the least.
+
+    `size_bytes` counts what the records took in the log.
     """
 
-    next_offset: int
-    stream: Stream
-    written_at_ns: int
-    data: bytes
+    size_bytes: int
+    records: int | None
 
 
-def parse_record(record: bytes, next_offset: int) -> Chunk:
-    """Parse one line of the log, without its newline.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Whole records, as the monitor wrote them, or a word on what is missing; both may be empty."""
 
-    Raises:
-        HostError: It is no record.
+    after: Position
+    text: bytes = b""
+    dropped: Dropped | None = None
+
+
+BEGINNING = Position(0, 0)
+
+
+def read(log: str, position: Position, limit_bytes: int = READ_BYTES) -> Piece:
+    """Return about *limit_bytes* of records from *position* on, or what is missing there.
+
+    Nothing of both when there is nothing new yet, or no log; a record that is still being written
+    is left for the next call.
     """
-    parts = record.split(b" ", 3)
-    if len(parts) != 4 or parts[1] not in _STREAMS or parts[2] not in (b"F", b"P"):  # noqa: PLR2004
-        raise HostError(f"no log record before byte {next_offset}", syscall="read")
-    time, stream, tag, data = parts
-    return Chunk(
-        next_offset,
-        cast("Stream", stream.decode()),
-        _nanoseconds(time.decode()),
-        data + b"\n" if tag == b"F" else data,
-    )
+    segments = survey(log)
+    for number, segment in enumerate(segments):
+        if position.offset < segment.start:
+            return _skip(position, segment.start, segment.records)
+        is_last = number == len(segments) - 1
+        if position.offset < segment.end:
+            piece = _read(segment, position, limit_bytes, is_sealed=not is_last)
+            if piece is not None:
+                return piece
+    return Piece(position)
 
 
-def _nanoseconds(text: str) -> int:
-    """Convert RFC 3339 with nine digits of a second, which datetime can't hold."""
-    seconds, _, rest = text.partition(".")
-    moment = datetime.fromisoformat(seconds + rest[9:])
-    return int(moment.astimezone(UTC).timestamp()) * 1_000_000_000 + int(rest[:9])
-
-
-def read_log(path: str, offset: int, limit_bytes: int = READ_BYTES) -> list[Chunk]:
-    """Return the whole records from byte *offset* on, about *limit_bytes* of them.
-
-    Empty when there is nothing new yet, or no log; a record that is still being written is left
-    for the next call. *offset* must be 0 or some chunk's `next_offset`.
-
-    Raises:
-        HostError: There is no record at *offset*.
-    """
+def _read(
+    segment: Segment, position: Position, limit_bytes: int, *, is_sealed: bool
+) -> Piece | None:
+    """Return what *segment* has from *position* on, or None if it was dropped a moment ago."""
+    begin = position.offset - segment.start
     try:
-        with open(path, "rb", buffering=0) as file:
-            text = os.pread(file.fileno(), limit_bytes + _RECORD_LIMIT_BYTES, offset)
+        with open(segment.path, "rb", buffering=0) as file:
+            text = os.pread(file.fileno(), limit_bytes + RECORD_LIMIT_BYTES, begin)
     except FileNotFoundError:
-        return []
-    return list(_chunks(text, offset, limit_bytes))
+        return Piece(position) if not is_sealed else None
+    end = text.rfind(b"\n", 0, limit_bytes) + 1 or text.find(b"\n") + 1
+    if end:
+        records = position.records
+        after = None if records is None else records + text.count(b"\n", 0, end)
+        return Piece(Position(position.offset + end, after), text[:end])
+    if is_sealed or len(text) > RECORD_LIMIT_BYTES:
+        # A full disk cut it short, or it is none at all.
+        return _skip(position, position.offset + len(text), None)
+    return Piece(position)
 
 
-def _chunks(text: bytes, offset: int, limit_bytes: int) -> Iterator[Chunk]:
-    start = 0
-    while start < limit_bytes:
-        end = text.find(b"\n", start)
-        if end < 0:
-            if len(text) - start >= _RECORD_LIMIT_BYTES:
-                raise HostError(f"no log record at byte {offset + start}", syscall="read")
-            return
-        yield parse_record(text[start:end], offset + end + 1)
-        start = end + 1
+def _skip(position: Position, offset: int, records: int | None) -> Piece:
+    missing = None
+    if records is not None and position.records is not None:
+        missing = records - position.records
+    return Piece(Position(offset, records), dropped=Dropped(offset - position.offset, missing))
+
+
+def locate(log: str, offset: int) -> Position:
+    """Return the position at *offset*, which a reader was given earlier.
+
+    Raises:
+        InvalidArgument: It is in the middle of a record, or nothing was written so far.
+    """
+    segments = survey(log)
+    end = segments[-1].end if segments else 0
+    if offset > end:
+        raise InvalidArgument(
+            f"from: {offset} is behind the log's end, which is at {end}",
+            hint="give the id of an output event, or 0",
+        )
+    if offset == 0:
+        return BEGINNING
+    for segment in reversed(segments):
+        if segment.start <= offset <= segment.end:
+            return _within(segment, offset)
+    return Position(offset, None)
+
+
+def _within(segment: Segment, offset: int) -> Position:
+    size = offset - segment.start
+    try:
+        with open(segment.path, "rb", buffering=0) as file:
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n" and size != segment.size:
+                raise InvalidArgument(
+                    f"from: no record ends at {offset}",
+                    hint="give the id of an output event, or 0",
+                )
+        found = count(segment.path, size)
+    except FileNotFoundError:
+        return Position(offset, None)
+    return Position(offset, None if segment.records is None else segment.records + found)
+
+
+def tail(log: str, lines: int) -> Position:
+    """Return where the last *lines* lines begin; the beginning of a line counts as one."""
+    segments = survey(log)
+    if not segments:
+        return BEGINNING
+    if lines == 0:
+        return _before(segments[-1], segments[-1].end)
+    left = lines
+    at_end = True
+    for segment in reversed(segments):
+        for offset, record in _backwards(segment):
+            if at_end and not is_whole_line(record):
+                left -= 1  # a line without an end yet
+            elif is_whole_line(record):
+                if left == 0:
+                    return _before(segment, offset + len(record) + 1)
+                left -= 1
+            at_end = False
+    return Position(segments[0].start, segments[0].records)
+
+
+def since(log: str, since_ns: int) -> Position:
+    """Return the position before the first record written at *since_ns* or later, wall clock.
+
+    Where somebody has set the clock back the times are not in order, and some such place is found.
+    """
+    segments = survey(log)
+    if not segments:
+        return BEGINNING
+    for segment in reversed(segments):
+        low = _first_since(segment, since_ns)
+        if low:
+            return _before(segment, segment.start + low)
+    return Position(segments[0].start, segments[0].records)
+
+
+def _first_since(segment: Segment, since_ns: int) -> int:
+    """Return where in *segment* the first record of *since_ns* or later begins, by halving."""
+    low, high = 0, segment.size
+    while low < high:
+        middle = (low + high) // 2
+        found = _record_at(segment, middle)
+        if found is not None and found[1] < since_ns:
+            low = found[0]
+        else:
+            high = middle
+    return low
+
+
+def _before(segment: Segment, offset: int) -> Position:
+    """Return the position at the end of the last whole record before *offset*."""
+    with open(segment.path, "rb", buffering=0) as file:
+        size = offset - segment.start
+        begin = max(0, size - RECORD_LIMIT_BYTES)
+        text = os.pread(file.fileno(), size - begin, begin)
+    return _within(segment, segment.start + begin + text.rfind(b"\n") + 1)
+
+
+def _record_at(segment: Segment, place: int) -> tuple[int, int] | None:
+    """Return the end and the time of the first whole record that begins at *place* or later."""
+    begin = max(0, place - 1)
+    with open(segment.path, "rb", buffering=0) as file:
+        text = os.pread(file.fileno(), 2 * RECORD_LIMIT_BYTES, begin)
+    start = text.find(b"\n") + 1 if place else 0
+    end = text.find(b"\n", start) + 1
+    if (place and start == 0) or end == 0:
+        return None
+    try:
+        return begin + end, written_at_ns(text[start : start + HEAD_BYTES])
+    except HostError:
+        return begin + end, 0
+
+
+def _backwards(segment: Segment) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole records of *segment*, each with its offset, the last one first."""
+    end, carried = segment.size, b""
+    with open(segment.path, "rb", buffering=0) as file:
+        while end > 0:
+            begin = max(0, end - _SCAN_BYTES)
+            text = os.pread(file.fileno(), end - begin, begin) + carried
+            first = text.find(b"\n") + 1 if begin else 0
+            records = text[first:].split(b"\n")
+            offset = segment.start + begin + len(text) - len(records.pop())
+            for record in reversed(records):
+                offset -= len(record) + 1
+                yield offset, record
+            end, carried = begin, text[:first]

@@ -355,7 +355,7 @@ class Handler(BaseHTTPRequestHandler):
         if run is None:
             self.refuse(404, "not_found", f"no run has the id {prefix}")
         elif stream:
-            self.stream(run, int(query["from"]), wait=query["follow"] == "true")
+            self.stream(run, int(query.get("from", "0")), wait=query["follow"] == "true")
         elif self.command == "DELETE":
             self.fake.cancel(run, int(query.get("grace_ms", 10_000)))
             self.answer(202, {"run": run.view})

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from axern.host import cgroup, filestore, mounts
+from axern.records import Unpacker
 from axern.runtime import launch, monitor, output, teardown, template
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
@@ -83,11 +84,13 @@ class Lab:
     def outputs(self, spec: SandboxSpec) -> dict[str, bytes]:
         """Return all that a sandbox has written so far."""
         found = {"stdout": b"", "stderr": b""}
-        offset = 0
-        while chunks := output.read_log(self.layout.sandbox(spec.sandbox_id).log, offset):
-            for chunk in chunks:
-                found[chunk.stream] += chunk.data
-            offset = chunks[-1].next_offset
+        unpacker, position = Unpacker(), output.BEGINNING
+        log = self.layout.sandbox(spec.sandbox_id).log
+        while (piece := output.read(log, position)).after != position:
+            assert piece.dropped is None
+            for part in unpacker.unpack(piece.text):
+                found[part.stream] += part.data
+            position = piece.after
         return found
 
     def bury(self, spec: SandboxSpec) -> Evidence:

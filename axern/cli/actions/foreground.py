@@ -12,14 +12,16 @@ import binascii
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost
+from axern.api.decoding import RECORDS
 from axern.cli.actions.request import in_flags, query
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import STDERR, STDOUT, say, write
-from axern.errors import DaemonUnreachable, ProtocolError
+from axern.errors import DaemonUnreachable, OutputIncomplete, ProtocolError
+from axern.records import Unpacker
 from ledger.errors import CODES, AxernError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -99,27 +101,58 @@ class Pipe:
     """Hand the output events of a stream on to our own descriptors, byte for byte.
 
     `offset` is where a new stream must start; it moves only after the bytes were written.
+    `incomplete` tells whether something is missing, which is said at once; `started` whether a
+    stream has said where it began.
     """
 
-    def __init__(self, offset: int = 0) -> None:
+    def __init__(self, offset: int = 0, *, timestamps: bool = False) -> None:
         self.offset = offset
         self.stdout_used = False
+        self.incomplete = False
+        self.started = False
+        self._unpacker = Unpacker(timestamps)
 
     def take(self, event: Event) -> None:
         """Write what *event* carries; other events than output are not for us."""
-        if event.name not in {"stdout", "stderr"}:
+        if event.name not in {RECORDS, "stdout", "stderr", "dropped"}:
+            if event.name == "start" and event.id.isdecimal():
+                self.offset, self.started = int(event.id), True
             return
         try:
-            data = binascii.a2b_base64(event.data, strict_mode=True)
             offset = int(event.id)
-        except ValueError as error:
+            if event.name == RECORDS:
+                self._take_records(event.data)
+            elif event.name == "dropped":
+                lost = json.loads(event.data)
+                self._miss(lost["records"], lost["bytes"])
+            else:
+                self._write(event.name, binascii.a2b_base64(event.data, strict_mode=True))
+        except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"the daemon sent output that can't be read: {error}") from error
-        if event.name == "stdout":
+        self.offset = offset
+
+    def _take_records(self, text: bytes) -> None:
+        broken = self._unpacker.broken
+        for output in self._unpacker.unpack(text):
+            self._write(output.stream, output.data)
+        if self._unpacker.broken > broken:
+            self._miss(self._unpacker.broken - broken, None)
+
+    def _write(self, stream: str, data: bytes) -> None:
+        if stream == "stdout":
             self.stdout_used = True
             write(STDOUT, data)
         else:
             write(STDERR, data)
-        self.offset = offset
+
+    def _miss(self, lines: int | None, log_bytes: int | None) -> None:
+        """Say that something is missing here; a line that came in parts counts as many."""
+        self.incomplete = True
+        what = "output of unknown length" if lines is None else f"{lines:,} lines of output"
+        if log_bytes:
+            least = "at least " if lines is None else ""
+            what += f" ({least}{log_bytes:,} bytes of log)"
+        say(f"axern: {what} came faster than it was read and is no longer kept")
 
 
 class Interrupts:
@@ -226,7 +259,11 @@ def submit(where: Where, body: Json) -> Json:
 
 
 def follow(
-    where: Where, run_id: str, pipe: Pipe, before_connecting: Callable[[], None] = lambda: None
+    where: Where,
+    run_id: str,
+    pipe: Pipe,
+    before_connecting: Callable[[], None] = lambda: None,
+    begin: Mapping[str, int | None] | None = None,
 ) -> Json:
     """Hand the run's output to *pipe* until the run ends, and return the run.
 
@@ -235,13 +272,15 @@ def follow(
         run_id: The run.
         pipe: Takes the output, and knows where to go on.
         before_connecting: Called before each connection.
+        begin: The stream's parameters until something has come: where *pipe* is, if None.
     Raises:
         DaemonUnreachable: It has been away for longer than `RECONNECT_S`.
         ApiError: The run is not known, for example.
     """
     patience = Patience()
     while True:
-        target = query(f"/v2/runs/{run_id}/stream", **{"from": pipe.offset, "follow": "true"})
+        place = begin if begin and not pipe.started else {"from": pipe.offset}
+        target = query(f"/v2/runs/{run_id}/stream", **place, follow="true")
         try:
             before_connecting()
             events = where.client().events(target)
@@ -267,14 +306,20 @@ def _ended(event: Event) -> Json:
     return run
 
 
-def outcome(run: Json) -> int:
-    """Return the exit code that the ended *run* gives to its command.
+def outcome(run: Json, pipe: Pipe) -> int:
+    """Return the exit code that the ended *run*, whose output *pipe* took, gives to its command.
 
     Raises:
         RunFailed: It has none of its own.
+        OutputIncomplete: It has, but whoever reads the output must not take it for all of it.
     """
     if run["exit_code"] is None:
         raise RunFailed(run)
+    if pipe.incomplete:
+        raise OutputIncomplete(
+            f"the run ended with {run['exit_code']}, but not all of its output came through",
+            hint="let the run write it to a file, read faster, or raise log_max on the node",
+        )
     if run["diagnostic_code"] not in {None, _ENDED_ITSELF}:
         say(f"axern: {run['message']} [{run['diagnostic_code']}]")
     code = run["cli_exit_code"]

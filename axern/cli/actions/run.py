@@ -28,8 +28,8 @@ from axern.cli.output import (
     say,
 )
 from axern.cli.unexpected import explained
-from ledger.errors import AxernError
-from ledger.units import format_duration_ms, parse_duration_ms
+from ledger.errors import AxernError, InvalidArgument
+from ledger.units import format_bytes, format_duration_ms, format_short, parse_duration_ms
 
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
@@ -115,7 +115,7 @@ def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) ->
             raise
         report(error, as_json=False)
         return interrupts.exit_code
-    return outcome(ended) if interrupts.exit_code is None else interrupts.exit_code
+    return outcome(ended, pipe) if interrupts.exit_code is None else interrupts.exit_code
 
 
 def _show_detached(run: Json, *, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def get(where: Where, *, run_id: str, output: str) -> None:
     if output == "json":
         put_json(answer)
         return
-    run = answer["run"]
+    run, log = answer["run"], answer["log"]
     put_fields(
         [
             ("id", run["id"]),
@@ -161,6 +161,7 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("created", run["created_at"]),
             ("started", run["started_at"]),
             ("finished", run["finished_at"]),
+            ("log", _log_size(log)),
         ]
     )
 
@@ -178,21 +179,71 @@ def cancel(where: Where, *, run_id: str, grace: str | None, output: str) -> None
     put(f"{run['id']} {run['status']}")
 
 
-def logs(where: Where, *, run_id: str, offset: int, follow: bool) -> None:
-    """Write what a run has written so far, from *offset* on, or until it ends."""
+def logs(
+    where: Where,
+    *,
+    run_id: str,
+    follow: bool,
+    offset: int | None = None,
+    since: str | None = None,
+    tail: int | None = None,
+    timestamps: bool = False,
+) -> None:
+    """Write what a run has written: from some place on, so far or until it ends."""
     word = checked_id(run_id)
-    pipe = Pipe(offset)
+    begin = _begin(offset, since, tail)
+    pipe = Pipe(offset or 0, timestamps=timestamps)
     if not follow:
-        target = query(f"/v2/runs/{word}/stream", **{"from": offset, "follow": "false"})
+        target = query(f"/v2/runs/{word}/stream", **begin, follow="false")
         for event in where.reach().events(target):
             pipe.take(event)
         return
     where.reach().close()
     try:
-        follow_run(where, word, pipe)
+        follow_run(where, word, pipe, begin=begin)
     except KeyboardInterrupt:
         say(f"axern: to go on from here: axern run logs -f --from {pipe.offset} {word}")
         raise
+
+
+def _begin(offset: int | None, since: str | None, tail: int | None) -> dict[str, int | None]:
+    """Return where to begin, as the stream's parameters.
+
+    Raises:
+        InvalidArgument: The flags contradict each other, or *since* is no time.
+    """
+    if offset is not None and (since is not None or tail is not None):
+        raise InvalidArgument("--from says where to begin, so it excludes --since and --tail")
+    return {"from": offset, "tail": tail, "since_ms": None if since is None else _wall_ms(since)}
+
+
+def _wall_ms(text: str) -> int:
+    """Return the moment that *text* names: a duration before now, or RFC 3339 with a zone."""
+    import time
+    from datetime import datetime
+
+    if text[:4].isdecimal() and text[4:5] == "-":
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise InvalidArgument(
+                f"--since: {text!r} is no time of RFC 3339 with a zone",
+                hint="for example 2026-01-31T12:00:00Z, or a duration such as 10m",
+            )
+        return max(0, int(moment.timestamp() * 1000))
+    return max(0, time.time_ns() // 1_000_000 - parse_duration_ms(text, "--since"))
+
+
+def _log_size(log: Json) -> str:
+    """Return how much of the output is kept, and how much is not any more."""
+    kept = format_short(log["kept_bytes"], format_bytes)
+    if not log["dropped_bytes"]:
+        return kept
+    lines = log["dropped_records"]
+    lost = "an unknown amount" if lines is None else f"{lines:,} lines"
+    return f"{kept}, and {lost} dropped before"
 
 
 def _labels(labels: dict[str, str]) -> str | None:

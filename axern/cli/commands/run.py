@@ -157,7 +157,10 @@ RUN = Group(
             arguments=(RUN_ID,),
             options=(
                 flag("--follow -f", "go on until the run ends"),
-                integer("--from", "OFFSET", "start here instead of at 0", default=0, name="offset"),
+                text("--since", "TIME", "begin at this time, or so long ago, e.g. 10m"),
+                integer("--tail", "LINES", "begin with the last lines, so many of them"),
+                flag("--timestamps -t", "begin each line with the time at which it was written"),
+                integer("--from", "OFFSET", "begin at this offset of the log", name="offset"),
             ),
         ),
     ),

@@ -56,7 +56,7 @@ def test_events_are_found(events: list[tuple[str, str, str]], places: list[int],
     )
     parser = EventParser()
     found = [event for piece in cut((wire + end).encode(), places) for event in parser.feed(piece)]
-    assert found == [Event(name, data, number) for name, data, number in events]
+    assert found == [Event(name, data.encode(), number) for name, data, number in events]
 
 
 def test_rules_of_the_format() -> None:
@@ -69,8 +69,8 @@ def test_rules_of_the_format() -> None:
         b"data: unfinished\n"
     )
     assert EventParser().feed(wire) == [
-        Event("message", "no space", ""),
-        Event("message", "two\nlines", ""),
-        Event("message", "a: b", "7"),
-        Event("message", "", "7"),
+        Event("message", b"no space", ""),
+        Event("message", b"two\nlines", ""),
+        Event("message", b"a: b", "7"),
+        Event("message", b"", "7"),
     ]

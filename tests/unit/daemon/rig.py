@@ -17,6 +17,7 @@ from axern.api.protocol import Peer, Response
 from axern.api.server import Request
 from axern.daemon import parts as parts_module
 from axern.daemon.handlers import Handlers, error_response
+from axern.daemon.log_keeper import LogKeeper
 from axern.daemon.observer import Capability
 from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
@@ -168,6 +169,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
     committer = Committer(ledger, clock)
     lives, observer = FakeLives(), FakeObserver(clock)
     runs = RunStore(layout.runs)
+    keeper = LogKeeper(cast("Any", None), settings.log_max_bytes)
     parts = parts_module.Parts(
         settings=settings,
         layout=layout,
@@ -179,6 +181,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         observer=cast("Any", observer),
         heartbeats=Heartbeats({}),
         watcher=cast("Any", None),
+        keeper=keeper,
         clock=clock,
         node_id=ledger.node_id,
     )
@@ -186,6 +189,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         yield Rig(parts, clock, lives, observer, ledger)
         assert invariants.check(ledger.state.all_rows(), ledger.state.balances()) == []
     finally:
+        await keeper.close()
         await committer.close()
         ledger.close()
 

@@ -56,6 +56,7 @@ def test_nothing_comes_alive_in_a_daemon_that_ends(tmp_path: Path) -> None:
                 parts.runs,
                 parts.settings,
                 parts.clock,
+                parts.keeper,
             )
             await lives.close(1)
             assert lives.begin("ab" * 16).task is None

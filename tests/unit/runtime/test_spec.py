@@ -137,4 +137,5 @@ def test_failpoints_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoint.failpoint(name)
     with pytest.raises(ValueError, match="unknown"):
         failpoint.failpoint("launch.unheard-of")
-    assert len(failpoint.NAMES) == len(failpoint.LAUNCH) + len(failpoint.BURY)
+    lists = (failpoint.LAUNCH, failpoint.BURY, failpoint.RELEASE, failpoint.LOG)
+    assert len(failpoint.NAMES) == sum(map(len, lists))

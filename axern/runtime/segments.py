@@ -1,0 +1,291 @@
+"""The files of one run's log: a row of segments that the monitor begins and the daemon names.
+
+The monitor writes `LOG` and, once that has its size, opens `LOG.tmp` and renames it over `LOG`.
+So `LOG.tmp` is laid out beforehand, as a second name of `LOG.next`, and every file has a name that
+stays before its first byte is written: `LOG.START.RECORDS`, the bytes and records before it. The
+names are all there is to know, and each step leaves what the next call can go on from.
+Source: conmon, src/ctr_logging.c, reopen_k8s_file; docs/decisions/0010-logs.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+
+from axern.errors import HostError
+from axern.failpoint import failpoint
+from axern.records import RECORD_LIMIT_BYTES, written_at_ns
+
+DEFAULT_MAX_BYTES = 64 * 1024**2
+SEGMENTS = 8
+"""A log that is full has about this many: what is dropped at once is a part of it."""
+_UNKNOWN = "x"
+_COUNT_BYTES = 1024 * 1024
+_ONE_READ_BYTES = 8192 * 46
+"""What the monitor logs at most of what it has read at once, all under one time: bare newlines."""
+_FASTEST_BYTES_PER_NS = 8
+"""More than any monitor writes: a shorter silence has no room for a whole file."""
+_SURVEYS = 5
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the log; `start` and `records` are what came before it in the whole log.
+
+    `records` is None behind a gap, whose extent nobody knows.
+    """
+
+    path: str
+    start: int
+    records: int | None
+    inode: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind it."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a log there is, in bytes of its files: what is kept, and what is not any more.
+
+    `dropped_records` is None if a gap makes it unknown; `dropped_bytes` then is the least.
+    """
+
+    kept_bytes: int
+    dropped_bytes: int
+    dropped_records: int | None
+
+
+def segment_bytes(max_bytes: int) -> int:
+    """Return the size at which the monitor begins another file of a log of *max_bytes*."""
+    return max(1, max_bytes // SEGMENTS)
+
+
+def begin(log: str) -> None:
+    """Lay out the first segment and the second, before there is a monitor.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    first = _name(log, 0, 0)
+    with contextlib.suppress(FileExistsError):
+        _make(first)
+    with contextlib.suppress(FileExistsError):
+        os.link(first, log)
+    _prepare(log)
+
+
+def survey(log: str) -> list[Segment]:
+    """Return the segments, oldest first, as they were at one moment; the last is being written.
+
+    Empty if there is no log. What follows the last known one is left out until it has a name.
+    """
+    found: list[Segment] = []
+    for _ in range(_SURVEYS):
+        live = _inode(log)
+        found = _named(log)
+        if live is None or (found and found[-1].inode == live):
+            break
+        upcoming = _status(f"{log}.next")
+        if found and upcoming is not None and upcoming.st_ino == live:
+            sealed = found[-1]
+            found.append(
+                Segment(f"{log}.next", sealed.end, None, upcoming.st_ino, upcoming.st_size)
+            )
+            break
+    if not found and (status := _status(log)) is not None:
+        return [Segment(log, 0, 0, status.st_ino, status.st_size)]
+    return found
+
+
+def extent(segments: list[Segment]) -> Extent:
+    """Return how much of the log of *segments* there is."""
+    if not segments:
+        return Extent(0, 0, 0)
+    kept_bytes = sum(segment.size for segment in segments)
+    known = all(segment.records is not None for segment in segments[:-1])
+    dropped = segments[0].records if known else None
+    return Extent(kept_bytes, segments[-1].end - kept_bytes, dropped)
+
+
+def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
+    """Name what the monitor has begun, drop what exceeds *max_bytes*, lay out what comes next.
+
+    Safe to repeat, and after a crash at any step. Without a live monitor nothing is laid out.
+
+    Returns:
+        Whether that is all; False if it must be tried again in a moment.
+
+    Raises:
+        OSError: The disk refused; nothing is lost by it.
+    """
+    for _ in range(_ATTEMPTS):
+        if _inode(log) is None:
+            return True
+        if not _name_all(log, is_live=is_live):
+            return False
+        _drop(_named(log), max_bytes)
+        if is_live and _prepare(log):
+            return True
+        if not is_live:
+            for unused in (f"{log}.tmp", f"{log}.next"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(unused)
+            return True
+    return False
+
+
+def _name_all(log: str, *, is_live: bool) -> bool:
+    """Give the live file its name, and the one before it if the monitor is two ahead."""
+    live = _inode(log)
+    named = _named(log)
+    if not named:
+        os.link(log, _name(log, 0, 0))
+        named = _named(log)
+    if named[-1].inode != live:
+        if _next_is_used(log):
+            sealed = named[-1]
+            os.rename(f"{log}.next", _name(log, sealed.end, _records_after(sealed)))
+            failpoint("log.named")
+            named = _named(log)
+        if named[-1].inode != live:
+            return _name_stray(log, named[-1], is_live=is_live)
+    return True
+
+
+def _next_is_used(log: str) -> bool:
+    """Tell whether the monitor writes to the file that was laid out for it, or has written."""
+    upcoming = _status(f"{log}.next")
+    return upcoming is not None and (upcoming.st_size > 0 or upcoming.st_ino == _inode(log))
+
+
+def _name_stray(log: str, sealed: Segment, *, is_live: bool) -> bool:
+    """Name a file that the monitor had to make itself, since nobody had laid it out.
+
+    Others may have come and gone before it. Each held a whole segment, so that a silence between
+    the records that is too short for one proves that there was none.
+    """
+    with open(log, "rb", buffering=0) as file:
+        inode = os.fstat(file.fileno()).st_ino
+        if inode in {segment.inode for segment in _named(log)}:
+            return True
+        first = _time_ns(file.read(RECORD_LIMIT_BYTES))
+        if first is None and is_live:
+            return False
+        last = _last_time_ns(sealed)
+        silence_ns = -1 if first is None or last is None else first - last
+        follows = 0 <= silence_ns < (sealed.size - _ONE_READ_BYTES) / _FASTEST_BYTES_PER_NS
+        name = (
+            _name(log, sealed.end, _records_after(sealed))
+            if follows
+            else _name(log, sealed.end + 1, None)
+        )
+        try:
+            # This very file, for by now another one may be the log.
+            os.link(f"/proc/self/fd/{file.fileno()}", name, follow_symlinks=True)
+        except FileNotFoundError:
+            return False  # gone already
+    failpoint("log.stray")
+    return True
+
+
+def _drop(named: list[Segment], max_bytes: int) -> None:
+    """Remove the oldest until the rest and a full live segment fit into *max_bytes*."""
+    old = named[:-1]
+    total = sum(segment.size for segment in old)
+    for segment in old:
+        if total <= max_bytes - segment_bytes(max_bytes):
+            return
+        os.unlink(segment.path)
+        failpoint("log.dropped")
+        total -= segment.size
+
+
+def _prepare(log: str) -> bool:
+    """Let the monitor's next file have a name already; return False if one waits for its own.
+
+    As long as `LOG.tmp` is absent, what `LOG.next` names can't become the log: what it is now, it
+    stays. To lay out a file that is the log would let the monitor empty it.
+    """
+    if _inode(f"{log}.tmp") is not None:
+        return True
+    if _next_is_used(log):
+        return False
+    with contextlib.suppress(FileExistsError):
+        _make(f"{log}.next")
+    failpoint("log.laid")
+    with contextlib.suppress(FileExistsError):  # the monitor was faster by a moment
+        os.link(f"{log}.next", f"{log}.tmp")
+    failpoint("log.prepared")
+    return True
+
+
+def _named(log: str) -> list[Segment]:
+    folder, base = os.path.split(log)
+    pattern = re.compile(re.escape(base) + rf"\.(\d{{16}})\.(\d+|{_UNKNOWN})")
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            match = pattern.fullmatch(name)
+            status = _status(f"{folder}/{name}") if match else None
+            if match and status:
+                records = None if match[2] == _UNKNOWN else int(match[2])
+                path = f"{folder}/{name}"
+                found.append(Segment(path, int(match[1]), records, status.st_ino, status.st_size))
+    return sorted(found, key=lambda segment: segment.start)
+
+
+def _name(log: str, start: int, records: int | None) -> str:
+    return f"{log}.{start:016d}.{_UNKNOWN if records is None else records}"
+
+
+def _make(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _inode(path: str) -> int | None:
+    status = _status(path)
+    return status.st_ino if status else None
+
+
+def _records_after(segment: Segment) -> int | None:
+    return None if segment.records is None else segment.records + count(segment.path)
+
+
+def count(path: str, limit_bytes: int | None = None) -> int:
+    """Return how many records begin in the first *limit_bytes* of *path*, or in all of it."""
+    found = 0
+    left = limit_bytes
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_COUNT_BYTES if left is None else min(left, _COUNT_BYTES)):
+            found += block.count(b"\n")
+            left = None if left is None else left - len(block)
+    return found
+
+
+def _last_time_ns(segment: Segment) -> int | None:
+    with open(segment.path, "rb", buffering=0) as file:
+        text = os.pread(
+            file.fileno(), RECORD_LIMIT_BYTES, max(0, segment.size - RECORD_LIMIT_BYTES)
+        )
+    return _time_ns(text[text.rfind(b"\n", 0, len(text) - 1) + 1 :])
+
+
+def _time_ns(record: bytes) -> int | None:
+    try:
+        return written_at_ns(record)
+    except HostError:
+        return None
