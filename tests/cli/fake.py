@@ -360,7 +360,8 @@ class Handler(BaseHTTPRequestHandler):
             self.fake.cancel(run, int(query.get("grace_ms", 10_000)))
             self.answer(202, {"run": run.view})
         else:
-            self.answer(200, {"run": run.view})
+            log = {"kept_bytes": len(run.log), "dropped_bytes": 0, "dropped_records": 0}
+            self.answer(200, {"run": run.view, "log": log})
 
     def post_run(self, body: Json) -> None:
         self.fake.may_answer.wait()
