@@ -129,7 +129,7 @@ def add(where: Where, *, name: str, source: str | None, output: str) -> int:
     return 0
 
 
-def _take(name: str, data: str, show: Callable[[Json], None]) -> Json | None:
+def _take(name: str, data: bytes, show: Callable[[Json], None]) -> Json | None:
     """Show a step, or return the template that is done; raises what the daemon refused with."""
     import json
 
