@@ -9,12 +9,11 @@ node/kubelet-cri-logging.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 
 from axern.errors import HostError
+from ledger.record import record
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -34,7 +33,7 @@ _kind = itemgetter(slice(_TIME_BYTES, HEAD_BYTES))
 _content = itemgetter(slice(HEAD_BYTES, None))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Output:
     """What one stream got; `size_bytes` is what that took in the log, with what is left out."""
 
@@ -43,17 +42,19 @@ class Output:
     size_bytes: int
 
 
-@dataclass(slots=True)
 class Unpacker:
     """Turn records back into output; with *timestamps* each line begins with its time.
 
     `broken` counts the records that were none, as a full disk leaves them: they are left out.
     """
 
-    timestamps: bool = False
-    broken: int = 0
-    _inside: frozenset[str] = frozenset()
-    """The outputs that were left in the middle of a line; matters for timestamps alone."""
+    __slots__ = ("_inside", "broken", "timestamps")
+
+    def __init__(self, *, timestamps: bool = False) -> None:
+        self.timestamps = timestamps
+        self.broken = 0
+        # The outputs that were left in the middle of a line; matters for timestamps alone.
+        self._inside: frozenset[str] = frozenset()
 
     def unpack(self, text: bytes) -> list[Output]:
         """Return the output in *text*, whole records: neighbours of one stream are one piece.
@@ -116,6 +117,8 @@ def written_at_ns(record: bytes) -> int:
     Raises:
         HostError: It does not begin with a time.
     """
+    from datetime import UTC, datetime
+
     text = record[:_TIME_BYTES].decode("ascii", "replace")
     seconds, _, rest = text.partition(".")
     try:

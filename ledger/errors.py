@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from ledger.record import record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ledger.admission import Refusal
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CodeRow:
     """Say what a public code means to a script: HTTP status, exit code, and whether trying helps.
 

@@ -1,4 +1,4 @@
-"""The resource dimensions, listed once, and the vectors over them; all amounts are integers.
+"""The vectors over the resource dimensions; all amounts are integers.
 
 Every sum, JSON object, table and check iterates over `DIMENSIONS`. GPU memory is a pool per
 device; every other dimension is one pool for the node.
@@ -7,63 +7,21 @@ device; every other dimension is one pool for the node.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ledger.errors import InvalidArgument
-from ledger.units import format_bytes, format_cpu_milli, parse_bytes, parse_cpu_milli
+from ledger.dimensions import BY_NAME, DIMENSIONS, Dimension, parse_count
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """Describe one dimension: its field name with the unit, its words, and how text becomes it.
-
-    `label` stands in sentences, `heading` over a column.
-    """
-
-    name: str
-    label: str
-    heading: str
-    flag: str
-    parse: Callable[[str, str], int]
-    format: Callable[[int], str]
-    per_device: bool = False
-
-
-def parse_count(text: str, field: str) -> int:
-    """Return the whole number that *text* names, 0 to 2**53 - 1; a count has no unit."""
-    if not text.strip(" ").isdecimal():
-        raise InvalidArgument(
-            f"{field}: {text[:64]!r} is not valid: it must be a whole number", hint="for example 10"
-        )
-    return parse_bytes(text, field)
-
-
-DIMENSIONS = (
-    Dimension("cpu_milli", "CPU", "CPU", "cpu", parse_cpu_milli, format_cpu_milli),
-    Dimension("memory_bytes", "memory", "MEMORY", "memory", parse_bytes, format_bytes),
-    Dimension(
-        "ephemeral_storage_bytes",
-        "ephemeral storage",
-        "STORAGE",
-        "ephemeral-storage",
-        parse_bytes,
-        format_bytes,
-    ),
-    Dimension(
-        "gpu_memory_bytes",
-        "GPU memory",
-        "GPU",
-        "gpu-memory",
-        parse_bytes,
-        format_bytes,
-        per_device=True,
-    ),
-    Dimension("sandbox_slots", "sandbox slots", "SLOTS", "sandbox-slots", parse_count, str),
+__all__ = (
+    "BY_NAME",
+    "DIMENSIONS",
+    "Dimension",
+    "OptionalResources",
+    "Resources",
+    "by_pool",
+    "dimension_of",
+    "gpu_pool",
+    "parse_count",
+    "pool",
 )
-BY_NAME = {dimension.name: dimension for dimension in DIMENSIONS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ exact (integers and fractions); a text that does not name a whole unit is refuse
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
-from fractions import Fraction
-from typing import TYPE_CHECKING, NoReturn
 
 from ledger.errors import InvalidArgument
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from fractions import Fraction
+    from typing import NoReturn
 
 MAX_INTEGER = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""
@@ -43,7 +43,6 @@ _BYTE_UNITS = {
     "tb": 1000**4,
 }
 _BINARY_NAMES = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive on purpose: all arithmetic is in UTC
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
@@ -63,14 +62,14 @@ def parse_cpu_milli(text: str, field: str = "cpu") -> int:
     number, unit = _split(text, field, "500m or 1.5")
     if unit not in ("", "m"):
         _refuse(field, text, "the only suffix is m", "500m or 1.5")
-    if unit == "m" and number.denominator != 1:
+    milli = _whole(number, 1 if unit == "m" else 1000)
+    if milli is None and unit == "m":
         _refuse(field, text, "a fraction of a milli-core can't be reserved", "500m or 1.5")
-    milli = number if unit == "m" else number * 1000
-    if milli.denominator != 1:
+    if milli is None:
         _refuse(field, text, "it must be a whole number of milli-cores", "500m or 1.5")
     if milli > MAX_CPU_MILLI:
         _refuse(field, text, f"the largest value is {MAX_CPU_MILLI}m", "500m or 1.5")
-    return int(milli)
+    return milli
 
 
 def format_cpu_milli(milli: int) -> str:
@@ -96,14 +95,14 @@ def parse_bytes(text: str, field: str = "bytes") -> int:
         _refuse(
             field, text, "the unit is not one of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB", "512MiB"
         )
-    if unit == "" and number.denominator != 1:
+    amount = _whole(number, factor)
+    if amount is None and unit == "":
         _refuse(field, text, "a number without a unit is bytes and must be whole", "512MiB")
-    amount = number * factor
-    if amount.denominator != 1:
+    if amount is None:
         _refuse(field, text, "it must be a whole number of bytes", "512MiB")
     if amount > MAX_INTEGER:
         _refuse(field, text, f"the largest value is {MAX_INTEGER} bytes", "512MiB")
-    return int(amount)
+    return amount
 
 
 def format_bytes(amount: int) -> str:
@@ -136,6 +135,8 @@ def parse_ratio(text: str, field: str = "ratio") -> Fraction:
     Raises:
         InvalidArgument: Not a plain decimal, or zero; not for a ratio below one.
     """
+    from fractions import Fraction
+
     stripped = text.strip(" ")
     if len(stripped) > _LONGEST_TEXT or not _NUMBER.fullmatch(stripped):
         _refuse(field, text, "it must be a finite decimal number", "1.5")
@@ -155,10 +156,17 @@ def parse_duration_ms(text: str, field: str = "duration") -> int:
     if len(stripped) > _LONGEST_TEXT or not _DURATION.fullmatch(stripped):
         _refuse(field, text, "each number needs a unit: ms, s, m, h or d", "90s or 1h30m")
     parts = _DURATION_PART.findall(stripped)
-    total = sum((Fraction(number) * _DURATION_UNITS_MS[unit] for number, unit in parts), Fraction())
-    if total.denominator != 1 or total > MAX_INTEGER:
+    # Parts that are not whole may be so together, as in 0.5ms0.5ms: one denominator for all.
+    places = max(len(number.partition(".")[2]) for number, _ in parts)
+    scale: int = 10**places
+    scaled = sum(
+        int(f"{whole}{decimals:0<{places}}") * _DURATION_UNITS_MS[unit]
+        for number, unit in parts
+        for whole, _, decimals in (number.partition("."),)
+    )
+    if scaled % scale or scaled // scale > MAX_INTEGER:
         _refuse(field, text, "it must be a whole number of milliseconds", "90s or 1h30m")
-    return int(total)
+    return scaled // scale
 
 
 def format_duration_ms(duration_ms: int) -> str:
@@ -175,17 +183,28 @@ def format_duration_ms(duration_ms: int) -> str:
 
 def format_rfc3339(wall_ms: int) -> str:
     """Return milliseconds since the epoch as RFC 3339 in UTC: `2026-01-31T12:00:00.250Z`."""
-    moment = _EPOCH + timedelta(milliseconds=wall_ms)
+    from datetime import datetime, timedelta
+
+    # Naive on purpose: all arithmetic is in UTC.
+    moment = datetime(1970, 1, 1) + timedelta(milliseconds=wall_ms)  # noqa: DTZ001
     return moment.isoformat(timespec="milliseconds") + "Z"
 
 
-def _split(text: str, field: str, example: str) -> tuple[Fraction, str]:
+def _split(text: str, field: str, example: str) -> tuple[str, str]:
+    """Return number and unit, as they are written."""
     stripped = text.strip(" ")
     match = _QUANTITY.fullmatch(stripped) if len(stripped) <= _LONGEST_TEXT else None
     if match is None:
         _refuse(field, text, "it must be a decimal number with a unit", example)
     number, unit = match.groups()
-    return Fraction(f"0{number}" if number[0] == "." else number), unit
+    return number, unit
+
+
+def _whole(number: str, factor: int) -> int | None:
+    """Return the decimal *number* times *factor*, or None if that is not whole; exact."""
+    whole, _, decimals = number.partition(".")
+    amount, rest = divmod(int(whole + decimals) * factor, 10 ** len(decimals))
+    return None if rest else amount
 
 
 def _refuse(field: str, text: str, rule: str, example: str) -> NoReturn:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from axern.api import frames
 from axern.errors import ProtocolError
+from ledger.record import record
 
 LINE_LIMIT_BYTES = 64 * 1024
 """Of a head, or of a line between chunks."""
@@ -21,7 +21,7 @@ _LINE_BYTES = 128
 """Looked at in one go for the end of a line, which is short where chunks are long."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event:
     """One event of a stream; `id` is the last one seen so far, or empty.
 

@@ -9,9 +9,9 @@ that silence can be told from a dead connection.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from axern.errors import ProtocolError
+from ledger.record import record
 
 CONTENT_TYPE = "application/vnd.axern.records"
 EVENT = b"e"
@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">cxxxIQ")
 _LIMIT_BYTES = 16 * 1024**2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Frame:
     """One frame; `offset` is where a new stream goes on after it."""
 

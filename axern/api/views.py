@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ledger import state as accounts
 from ledger import tables
-from ledger.admission import effective_allocatable
 from ledger.reservation import RELEASED
 from ledger.resources import DIMENSIONS, gpu_pool
 from ledger.units import format_rfc3339
@@ -183,6 +182,8 @@ def _pool_view(
     state: State, node: Node, dimension: Dimension, device: str | None, namespaces: list[str]
 ) -> Json:
     pool = gpu_pool(device) if device is not None else dimension.name
+    from ledger.admission import effective_allocatable
+
     effective = effective_allocatable(node, dimension, device)
     capacity = effective if device else getattr(node.capacity, dimension.name)
     reserve = getattr(node.system_reserve, dimension.name)

@@ -7,10 +7,13 @@ and answers. So it decides nothing that a user could notice but the time:
 
 from __future__ import annotations
 
-from typing import Any
-
 from axern.cli import commands
 from axern.cli.grammar import CHOICE, FLAG, INTEGER, Command, Group, Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 SIMILAR = 0.6
 """How alike a word and a subcommand's name must be to count as a typing error."""

@@ -5,7 +5,9 @@ Costly to import, so `axern.cli.main` does it only for what the fast parser leav
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 from collections.abc import Callable
 from difflib import get_close_matches
 from enum import StrEnum
@@ -61,21 +63,23 @@ class HelpNeeded(Exception):
         self.exit_code = exit_code
 
 
-def parse(words: list[str]) -> Call | None:
-    """Return the call that *words*, those behind `axern`, ask for; None if help was the answer.
+def parse(words: list[str]) -> Call | str:
+    """Return the call, or the text of the help, that *words*, those behind `axern`, ask for.
 
     Raises:
         HelpNeeded: A group was named, but none of its commands.
         Misused: The words can't be read.
     """
     command = typer.main.get_command(app())
+    printed = io.StringIO()
     try:
-        found = command(list(words), prog_name="axern", standalone_mode=False)
+        with contextlib.redirect_stdout(printed):
+            found = command(list(words), prog_name="axern", standalone_mode=False)
     except VersionWanted as wanted:
         return wanted.call
     except typer.TyperException as error:
         raise _told(error) from error
-    return found if isinstance(found, Call) else None
+    return found if isinstance(found, Call) else printed.getvalue()
 
 
 def _told(error: typer.TyperException) -> HelpNeeded | Misused:

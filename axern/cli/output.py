@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
 
+from ledger.dimensions import BY_NAME
 from ledger.errors import CODES, AxernError
-from ledger.resources import BY_NAME
 from ledger.units import format_short
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ledger.resources import Dimension
+    from typing import Any
+
+    from ledger.dimensions import Dimension
 
 STDOUT = 1
 STDERR = 2
@@ -109,6 +111,12 @@ def amounts(values: Mapping[str, int | None]) -> str:
         if name in BY_NAME and value
     )
     return ", ".join(shown) or "none"
+
+
+def owner(row: Mapping[str, Any]) -> str:
+    """Return who owns *row*, on one line."""
+    name = f" {row['name']}" if row["name"] else ""
+    return f"{row['kind']}{name} (uid {row['uid']})"
 
 
 def put_fields(fields: Iterable[tuple[str, object]]) -> None:

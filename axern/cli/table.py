@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from axern.cli.output import STDOUT, cell, put, put_fields, put_json, put_ndjson, say
+from ledger.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
 
 _GAP = "  "
 _ELLIPSIS = "…"
@@ -30,7 +34,7 @@ _COLOURS = {
 """What a status looks like; words that are not here keep the terminal's own colour."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     """One column of a table.
 

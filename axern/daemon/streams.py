@@ -74,7 +74,7 @@ class ServerSentEvents:
     content_type = "text/event-stream"
 
     def __init__(self, *, timestamps: bool = False) -> None:
-        self._unpacker = Unpacker(timestamps)
+        self._unpacker = Unpacker(timestamps=timestamps)
 
     def event(self, name: str, data: Json, offset: int) -> bytes:
         """Return one event."""

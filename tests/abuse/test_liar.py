@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from axern.api import client as client_module
 from axern.api.client import Client
 from axern.api.decoding import ChunkedDecoder, EventParser
-from axern.cli import main as main_module
+from axern.cli import dispatch
 from axern.errors import ProtocolError
 from ledger.errors import AxernError
 from tests.abuse.generate import ODD, TEXTS, _bent
@@ -219,9 +219,8 @@ def test_the_command_line_survives_every_answer(
         words = ["--socket", f"{short_root}/{number}", *rng.choice(COMMANDS)]
         if rng.random() < 0.3 and "--" not in words:
             words += ["-o", "json"]
-        monkeypatch.setattr(sys, "argv", ["axern", *words])
         with lying(words[1], HEALTH, lie, then=rng.choice((lie, b"", chunked(EVENTS)))):
-            code = main_module.main()
+            code = dispatch.answer(words)
         out, err = capfdbinary.readouterr()
         told = (seed, number, lie[:300], words, code, out[:300], err[:300])
         assert 0 <= code <= 255, told

@@ -13,9 +13,13 @@ from tests.cli.fake import FakeDaemon
 
 COSTLY = frozenset(
     "asyncio concurrent.futures email filelock http.client httptools logging pydantic psutil rich "
-    "ssl uvicorn".split()
+    "ssl typer uvicorn".split()
 )
-NOT_WITH_A_DAEMON = frozenset({"msgspec", "ledger.state", "ledger.reader", "axern.api.views"})
+NOT_WITH_A_DAEMON = frozenset(
+    "axern.api.views axern.cli.full dataclasses datetime fractions inspect ledger.reader "
+    "ledger.resources ledger.state msgspec socket tomllib typer typing".split()
+)
+"""`typing` too: what every command loads imports it under `if TYPE_CHECKING` only."""
 
 
 def loaded(axern: Axern, *words: str) -> set[str]:
@@ -33,7 +37,15 @@ def loaded(axern: Axern, *words: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    [["version"], ["reservations"], ["run", "true"], ["run", "list"], ["node", "capacity"]],
+    [
+        ["version"],
+        ["reservations"],
+        ["reservations", "list", "--namespace", "a", "-ojson"],
+        ["run", "--env", "A=1", "--request-memory", "16MiB", "--", "true"],
+        ["run", "--detach", "true"],
+        ["run", "list"],
+        ["node", "capacity"],
+    ],
 )
 def test_with_a_daemon(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
     assert loaded(axern, *words) & (COSTLY | NOT_WITH_A_DAEMON) == set()
@@ -45,3 +57,7 @@ def test_without_one(short_root: Path) -> None:
     (short_root / "state").mkdir()
     Ledger.open(short_root / "state" / "ledger", ManualClock()()).close()
     assert loaded(Axern(("--config", str(config))), "reservations") & COSTLY == set()
+
+
+def test_control_what_is_loaded_is_seen(axern: Axern) -> None:
+    assert {"typer", "typing", "axern.cli.full"} <= loaded(axern, "--help")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from axern import config
 from axern.daemon.main import EXIT_CONFIG, _guarded
@@ -151,3 +154,27 @@ def test_a_folder_that_cannot_be_mounted_is_a_mistake_in_the_configuration(
 @pytest.mark.parametrize("text", ["colour = 1", "x", 'state_dir = "/a b"'])
 def test_the_daemon_leaves_with_the_code_for_a_bad_configuration(path: Path, text: str) -> None:
     assert _guarded(write(path, text), bury_unknown=False) == EXIT_CONFIG
+
+
+LINES = st.one_of(
+    st.sampled_from(
+        ['a = "x"', "a = 1", " b=true # why", "# no", "", "b = 'x'", "[a]", 'a = "\\t"', "a.b = 1"]
+    ),
+    st.from_regex(
+        r'[ab] ?= ?("[^"]{0,4}"|[0-9_+-]{1,4}|true|"""|[a-z]{3})[ ]{0,2}(#.{0,3})?', fullmatch=True
+    ),
+    st.text(max_size=8),
+)
+
+
+@given(st.lists(LINES, max_size=5).map("\n".join))
+def test_the_quick_reader_reads_as_tomllib_does(text: str) -> None:
+    try:
+        expected: object = tomllib.loads(text)
+    except ValueError as error:
+        expected = str(error)
+    try:
+        read: object = config._parse_plain(text)
+    except ValueError as error:
+        read = str(error)
+    assert read == expected

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
 from axern.cli.actions import offline
-from axern.cli.actions.request import checked_id
-from axern.cli.output import ABSENT, amounts, put, put_fields, put_json, say, visible
+from axern.cli.actions.target import checked_id
+from axern.cli.output import ABSENT, amounts, owner, put, put_fields, put_json, say, visible
 from axern.cli.table import Column, put_table
 from axern.errors import DaemonUnreachable
 from ledger.units import format_short
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
 
 _EXIT_CODES = {"warning": 1, "problem": 3}
 """As `axern node doctor` has them: 0 for a clean host."""
@@ -43,12 +45,6 @@ def inspect(where: Where, *, reservation_id: str, output: str) -> None:
     if answer.get("evidence"):
         _put_section("EVIDENCE", _evidence(answer["evidence"]))
     _put_history(answer["history"])
-
-
-def owner(row: Json) -> str:
-    """Return who owns *row*, on one line."""
-    name = f" {row['name']}" if row["name"] else ""
-    return f"{row['kind']}{name} (uid {row['uid']})"
 
 
 def _put_row(row: Json) -> None:

@@ -13,24 +13,26 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
 
 from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost
 from axern.api.decoding import RECORDS
-from axern.cli.actions.request import in_flags, query
+from axern.cli.actions.request import in_flags
+from axern.cli.actions.target import query
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import STDERR, STDOUT, say, write
 from axern.errors import DaemonUnreachable, OutputIncomplete, ProtocolError
 from axern.records import Unpacker
 from ledger.errors import CODES, AxernError, InvalidArgument
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
+    from typing import Any, Self
 
     from axern.api.decoding import Event
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
 
 RECONNECT_S = 60.0
 """How long a daemon may be away, as for a restart, before we give up."""
@@ -110,7 +112,7 @@ class Pipe:
         self.stdout_used = False
         self.incomplete = False
         self.started = False
-        self._unpacker = Unpacker(timestamps)
+        self._unpacker = Unpacker(timestamps=timestamps)
 
     def take(self, event: Event) -> None:
         """Write what *event* carries; other events than output are not for us."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
 
 from axern.cli.output import say
 from axern.errors import DaemonUnreachable
 from ledger.errors import InvalidArgument, NotFound, PermissionDenied
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from axern.cli.actions.where import Where
     from ledger.clock import Now
     from ledger.reader import Snapshot
     from ledger.reservation import Reservation
     from ledger.state import State
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
 
 SOURCE = "ledger-file"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"

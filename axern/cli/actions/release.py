@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from axern.cli.actions.request import checked_id, query
+from axern.cli.actions.target import checked_id, query
 from axern.cli.output import complain, describe, exit_code, put, put_json, say, visible
 from axern.errors import DaemonUnreachable
 from ledger.errors import AxernError, InvalidArgument
 from ledger.release import Asked
 from ledger.units import parse_duration_ms
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from axern.api.client import Client
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
-Release = Callable[[str], Json]
+    Json = dict[str, Any]
+    Release = Callable[[str], Json]
+
 
 PATIENCE_S = 30.0
 """How long a burial may take, the grace apart, before the command says that it goes on."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from axern.cli.actions.environment import environment
 from axern.cli.commands.resources import FLAGS
 from ledger.errors import InvalidArgument
+from ledger.record import record
 from ledger.units import parse_duration_ms
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class RunOptions:
     """The flags of `axern run` as the user wrote them; `resources` is keyed by parameter name."""
 
@@ -115,28 +118,3 @@ def labels(words: Sequence[str]) -> dict[str, str]:
                 hint="for example team=search",
             )
     return {key: value for key, _, value in pairs}
-
-
-def checked_id(text: str) -> str:
-    """Return the id or prefix *text* in lower case.
-
-    Raises:
-        InvalidArgument: It is not 4 to 32 hexadecimal digits.
-    """
-    word = text.lower()
-    if not 4 <= len(word) <= 32 or word.strip("0123456789abcdef"):  # noqa: PLR2004 - said below
-        raise InvalidArgument(
-            f"{text!r} is not an id: it must be 4 to 32 hexadecimal digits",
-            hint="a unique beginning of an id will do",
-        )
-    return word
-
-
-def query(path: str, **values: object) -> str:
-    """Return *path* with the *values* that are not None as its query."""
-    given = {name: value for name, value in values.items() if value is not None}
-    if not given:
-        return path
-    from urllib.parse import urlencode
-
-    return f"{path}?{urlencode(given)}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from axern.cli.actions.foreground import (
     Interrupted,
     Interrupts,
@@ -14,8 +12,9 @@ from axern.cli.actions.foreground import (
     submit,
 )
 from axern.cli.actions.foreground import follow as follow_run
-from axern.cli.actions.request import RunOptions, checked_id, query, run_body
+from axern.cli.actions.request import RunOptions, run_body
 from axern.cli.actions.runs import words
+from axern.cli.actions.target import checked_id, query
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import (
     ABSENT,
@@ -31,10 +30,13 @@ from axern.cli.unexpected import explained
 from ledger.errors import AxernError, InvalidArgument
 from ledger.units import format_bytes, format_duration_ms, format_short, parse_duration_ms
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
 
 
 def start(

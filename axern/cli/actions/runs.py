@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
 
-from axern.cli.actions.request import query
+from axern.cli.actions.target import query
 from axern.cli.output import SHORT_ID, put, put_json, say
 from axern.cli.table import Column, put_list
 from axern.cli.when import age, moment_ms
 from ledger.errors import InvalidArgument
 from ledger.units import format_bytes, format_short, parse_duration_ms
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
+
 
 _SHOWN = 100
 """How many runs a table shows where nothing else is said; for programs it is all of them."""

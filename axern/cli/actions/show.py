@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from axern.cli.actions import offline
-from axern.cli.actions.closely import owner
-from axern.cli.actions.request import query
-from axern.cli.output import SHORT_ID, amount, put, put_fields, put_json
+from axern.cli.actions.target import query
+from axern.cli.output import SHORT_ID, amount, owner, put, put_fields, put_json
 from axern.cli.table import Column, put_list, put_table
 from axern.cli.when import ahead
 from axern.errors import DaemonUnreachable
-from ledger.resources import BY_NAME, DIMENSIONS
+from ledger.dimensions import BY_NAME, DIMENSIONS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from axern.cli.actions.where import Where
-    from ledger.reader import Snapshot
-    from ledger.resources import Dimension
+    from typing import Any
 
-Json = dict[str, Any]
+    from axern.cli.actions.where import Where
+    from ledger.dimensions import Dimension
+    from ledger.reader import Snapshot
+
+    Json = dict[str, Any]
 
 _AMOUNTS = {
     "capacity": Column("CAPACITY", right=True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
 
 from axern.cli.output import STDERR, put, put_fields, put_json, say
 from axern.cli.table import Column, put_list
@@ -14,12 +13,15 @@ from axern.errors import ProtocolError
 from ledger.errors import AxernError, InvalidArgument
 from ledger.units import format_bytes, format_short
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from axern.cli.actions.where import Where
 
-Json = dict[str, Any]
+    Json = dict[str, Any]
+
 
 _TEMPLATES = "/v2/templates"
 _IMAGE_KINDS = ("oci", "docker-archive")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from axern import __version__
 from axern.cli.output import put, put_json
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from axern.cli.actions.where import Where
 

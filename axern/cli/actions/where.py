@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from axern.api.client import Client
     from axern.config import Locations
 
 
-@dataclass(slots=True)
 class Where:
     """The global options; `config` is the path of the configuration, `socket` overrides its key."""
 
-    config: str | None = None
-    socket: str | None = None
+    __slots__ = ("config", "socket")
+
+    def __init__(self, config: str | None = None, socket: str | None = None) -> None:
+        self.config = config
+        self.socket = socket
 
     def client(self) -> Client:
         """Return a client of the daemon, not connected yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from axern.cli.grammar import Option, text
-from ledger.resources import DIMENSIONS, Dimension
+from ledger.dimensions import DIMENSIONS, Dimension
 from ledger.units import parse_cpu_milli
 
 _ALWAYS_ONE = "sandbox_slots"

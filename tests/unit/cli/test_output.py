@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from axern.cli import output
 from axern.cli.actions.environment import environment
 from axern.cli.actions.foreground import RECONNECT_S, Patience
-from axern.cli.actions.request import checked_id, query
-from axern.cli.main import _wants_json
+from axern.cli.actions.target import checked_id, query
+from axern.cli.dispatch import wants_json
 from axern.errors import DaemonUnreachable
 from ledger.errors import CODES, AxernError, InvalidArgument
 from ledger.resources import BY_NAME
@@ -78,7 +78,7 @@ def test_a_code_of_a_newer_daemon_is_a_1() -> None:
     ],
 )
 def test_when_errors_are_json(words: list[str], wanted: bool) -> None:
-    assert _wants_json(words) is wanted
+    assert wants_json(words) is wanted
 
 
 @pytest.mark.parametrize("text", ["abc", "xyz1", "", "a" * 33, "../abcd", "ab cd", "abcd?x"])
