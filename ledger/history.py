@@ -1,7 +1,7 @@
 """What became of one entry, step by step, from the journal and its archive; nothing is written.
 
 The bytes are searched for the id, and only lines that hold it are read, so that a full archive
-takes a second. A line that is damaged is said and passed over: the rest still tells something.
+takes a second or two. A damaged line is said and passed over: the rest still tells something.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MOST_STEPS = 1000
 """Steps of one entry that are kept, the newest; a lease that is renewed each minute has more."""
 _MOST_IDS = 20
+_MOST_DAMAGE = 20
+"""Places of damage that are named; there may be as many as lines."""
 _GENERATION = re.compile(rb'\{"generation":([1-9][0-9]{0,15}),')
 
 
@@ -99,7 +101,10 @@ def find(
         )
     for key, found in entries.items():
         omitted = found.count - len(found.steps)
-        return History(key, tuple(found.steps), found.last, omitted, tuple(damage))
+        named = tuple(damage[:_MOST_DAMAGE])
+        if len(damage) > len(named):
+            named += (f"and in {len(damage) - len(named)} more places",)
+        return History(key, tuple(found.steps), found.last, omitted, named)
     return None
 
 

@@ -131,7 +131,7 @@ def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
 def begin(view: State, reservation_id: str, asked: Asked, *, runs: bool | None = None) -> Change:
     """Take the first step of a release: a lease is over by it, a sandbox will not be started.
 
-    What is over or ends already stays as it is.
+    What is over stays as it is, and so does what ends already, but for the reason of a forced one.
 
     Args:
         view: The state.
@@ -146,6 +146,8 @@ def begin(view: State, reservation_id: str, asked: Asked, *, runs: bool | None =
     needed = steps(row, asked, runs=may_run(row) if runs is None else runs)
     if needed == UNCHARGE:
         return transitions.release(view, row.id, asked.note, asked.by)
+    if needed == STOP and row.phase == STOPPING:
+        return transitions.give_reason(view, row.id, asked.note, asked.by)
     if needed == STOP or row.phase == RESERVED:
         return transitions.stop(view, row.id, asked.note, asked.by)
     return Change("release", result=row)

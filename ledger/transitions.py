@@ -209,6 +209,11 @@ def stop(view: State, reservation_id: str, reason: str, by: str) -> Change:
     return _advance(view, reservation_id, "stop", by=by, phase=STOPPING, reason=reason)
 
 
+def give_reason(view: State, reservation_id: str, reason: str, by: str) -> Change:
+    """Let *reason* be why one that is stopping already ends, since somebody insists."""
+    return _advance(view, reservation_id, "stop", by=by, reason=reason)
+
+
 def retire(view: State, reservation_id: str, reason: str, memory_bytes: int = 0) -> Change:
     """Go to `retiring`: the namespace is free of it, the node holds it until it is proved gone.
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from axern import failpoint
+from axern.runtime import offline
+from axern.runtime.configured import sole_user_of
 from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 
@@ -93,6 +95,12 @@ def test_never_beside_a_daemon(lab: DaemonLab) -> None:
     assert done.returncode == 1
     assert f"axernd, process {daemon.pid}".encode() in done.stderr
     assert phases(lab) == {run_id: "running"}
+
+
+def test_no_daemon_starts_beside_an_offline_release(lab: DaemonLab) -> None:
+    with sole_user_of(lab.layout.run_dir, offline.HOLDER):
+        assert lab.spawn().wait(60) == 75
+    assert f"{offline.HOLDER}, process {os.getpid()}" in lab.log()
 
 
 def test_offline_what_has_ended_needs_no_force(lab: DaemonLab, runtime: str) -> None:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import release
+from ledger import release, transitions
 from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
 from ledger.release import BURY, STOP, UNCHARGE, Asked
-from ledger.reservation import EXTERNAL, OWNER_KINDS, PHASES, Owner
-from tests.unit.ledger.samples import ask, host_state, proposal, reserve
+from ledger.reservation import EXTERNAL, OWNER_KINDS, PHASES, RUN, Owner
+from ledger.state import Change, State
+from tests.unit.ledger.samples import CGROUP, MONITOR, ask, do, host_state, proposal, reserve
 
 UIDS = st.sampled_from((0, 1000, 1001))
 ROW = reserve(host_state(), proposal("a" * 32, ask(cpu=10, memory=1024)))
@@ -50,6 +51,61 @@ def test_the_law(kind: str, owner_uid: int, phase: str, uid: int, force: bool, r
     gentle = outcome(kind, owner_uid, phase, Asked(uid), runs=runs)
     if gentle in (UNCHARGE, BURY):
         assert told == gentle
+
+
+MOVES = ("start", "run", "stop", "retire", "bury", "gentle", "forced", "forced", "stranger")
+
+
+def move(state: State, name: str) -> Change:
+    """Return the change that the move *name* makes."""
+    match name:
+        case "start":
+            return transitions.start(state, ROW.id)
+        case "run":
+            return transitions.run(state, ROW.id, MONITOR, CGROUP, 5)
+        case "stop":
+            return transitions.stop(state, ROW.id, "cancelled", "uid:1000")
+        case "retire":
+            return transitions.retire(state, ROW.id, "x")
+        case "bury":
+            return transitions.release(state, ROW.id, "proof")
+        case _:
+            uid = 1001 if name == "stranger" else 1000
+            asked = Asked(uid, name != "gentle", None if name == "gentle" else "a reason")
+            return release.begin(state, ROW.id, asked)
+
+
+@given(st.sampled_from((RUN, EXTERNAL)), st.lists(st.sampled_from(MOVES), max_size=12))
+def test_a_release_in_the_life_of_an_entry(kind: str, plan: list[str]) -> None:
+    """Only a lease ends at once, a forced release goes on without force, and nobody else's hand."""
+    state = host_state()
+    reserve(state, proposal(ROW.id, ask(cpu=10, memory=1024), kind=kind))
+    for name in plan:
+        before = state.find_reservation(ROW.id)
+        if before is None or (kind == EXTERNAL and name not in ("gentle", "forced", "stranger")):
+            continue
+        try:
+            made = move(state, name)
+        except PermissionDenied:
+            assert name == "stranger"
+            continue
+        except StateConflict:
+            assert name not in ("forced", "stranger")
+            if name == "gentle":
+                assert before.phase in ("starting", "running", "stopping")
+                assert not release.is_note(before.reason)
+            continue
+        assert name != "stranger"
+        do(state, made)
+        after = state.find_reservation(ROW.id)
+        if name in ("gentle", "forced"):
+            assert (after is None) == (kind == EXTERNAL)
+            if after is not None:
+                assert after.charged == before.charged
+                again = release.begin(state, ROW.id, Asked(1000))
+                assert again.puts == ()
+        elif after is None:
+            assert (name, before.phase) in (("bury", "retiring"), ("bury", "reserved"))
 
 
 @given(UIDS, st.booleans(), st.none() | st.text(max_size=300))

@@ -48,6 +48,7 @@ class FakeLife:
     resting: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     evidence: str | None = None
+    stop_reason: str | None = None
 
 
 @dataclass(slots=True)
