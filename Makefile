@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-long lint format bench demo clean
+.PHONY: help setup test test-long lint format docs bench demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ lint: setup ## run only ruff, mypy, floors, sizes, docs and help checks
 format: setup ## let ruff format and repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup ## rewrite what is made from the table of commands: docs/cli.md; manual pages to build/man
+	$(BIN)/python -m axern.cli.reference docs/cli.md
+	$(BIN)/python -m axern.cli.manual build/man/man1
 
 bench: setup ## measure; each script in bench/ prints one figure beside a peer's
 	@set -e; for name in $(filter-out common,$(basename $(notdir $(sort $(wildcard bench/*.py))))); do \

@@ -6,7 +6,8 @@ To add a command:
    with one keyword for each option and argument of the row; it returns an exit code or None.
 2. Add its row, a `Command`, to the module of its group here. For a new group write a module with a
    `Group`, and name it in `TOP` below; a command that is no group may stand in `root`.
-3. `pytest tests/tidy tests/unit/cli`: row and function must agree, the help must not be cut.
+3. `make docs` rewrites docs/cli.md.
+4. `pytest tests/tidy tests/unit/cli`: row and function must agree, the help must not be cut.
 
 Rows that look alike share the options in `axern.cli.commands.common`. A module here imports
 nothing but `grammar`, `common` and what is as cheap: each start loads it.
