@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,20 @@ def test_drift_without_a_daemon(lab: DaemonLab) -> None:
         remedy(lab)
     lab.start()
     assert {row["id"] for row in lab.reservations()} == {names["healthy"]}
+
+
+def test_what_comes_and_goes_is_no_finding(lab: DaemonLab) -> None:
+    lab.start()
+    words = ("run", "--runtime-class", "runc", "--request-cpu", "10m", "--request-memory", "16MiB")
+
+    def churn() -> list[int]:
+        return [lab.axern(*words, "--", "true").returncode for _ in range(5)]
+
+    with ThreadPoolExecutor(2) as threads:
+        churning = [threads.submit(churn) for _ in range(2)]
+        answers = []
+        while not all(each.done() for each in churning):
+            answers.append(lab.request("GET", "/v2/doctor")["findings"])
+    assert [each.result() for each in churning] == [[0] * 5] * 2
+    assert len(answers) > 10
+    assert [found for found in answers if found] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from axern import failpoint
+from axern.errors import DaemonUnreachable
 from axern.runtime import offline
 from axern.runtime.configured import sole_user_of
 from tests.host.conftest import wait_until
@@ -150,3 +152,36 @@ def test_offline_a_death_at_any_step_is_made_good(
         run = lab.run(run_id)
         assert run["status"] == "cancelled"
         assert "the host goes down" in run["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "status", "codes"),
+    [
+        ("launch.reserved", False, "cancelled", (None,)),
+        ("launch.bundle", False, "failed", (None,)),
+        ("launch.created", True, "cancelled", (2, 137)),
+        ("bury.exit_record", False, "failed", (7,)),
+        ("bury.unmounted", False, "failed", (7,)),
+    ],
+)
+def test_offline_whatever_the_daemon_had_begun(
+    lab: DaemonLab, name: str, *, runs: bool, status: str, codes: tuple[int | None, ...]
+) -> None:
+    daemon = lab.spawn(name)
+    wait_until(lambda: os.path.exists(lab.socket))
+    body = {"command": ["sh", "-c", "exit 7"], "runtime_class": "runc"}
+    with contextlib.suppress(DaemonUnreachable):
+        lab.request("POST", "/v2/runs", body)
+    assert daemon.wait(60) == -signal.SIGKILL
+    (run_id,) = phases(lab)
+    if runs:
+        assert release(lab, run_id).returncode == 5
+    code, (done,) = outcome(lab, run_id, *(FORCE if runs else ()))
+    assert (code, done["error"]) == (0, None)
+    assert phases(lab) == {}
+    assert lab.leftovers() == []
+    lab.start()
+    run = lab.run(run_id)
+    assert run["status"] == status
+    # A created runtime ends by TERM with 2, or by KILL; the workload itself never ran.
+    assert run["exit_code"] in codes
