@@ -87,6 +87,8 @@ def _values(command: Command, words: list[str]) -> dict[str, Any]:
             values[argument.name] = rest.pop(0) if rest else None
         if argument.required and values[argument.name] in {None, ()}:
             raise Irregular
+        if argument.choices and values[argument.name] not in argument.choices:
+            raise Irregular
     if rest:
         raise Irregular
     return values

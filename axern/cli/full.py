@@ -209,7 +209,9 @@ def _option(option: Option) -> inspect.Parameter:
 
 
 def _argument(argument: Argument) -> inspect.Parameter:
-    kind: Any = list[str] if argument.repeats else str
+    kind: Any = Literal[argument.choices] if argument.choices else str
+    if argument.repeats:
+        kind = list[kind]
     declared = typer.Argument(metavar=argument.metavar, help=argument.help)
     if argument.required:
         return _parameter(argument.name, Annotated[kind, declared])

@@ -126,11 +126,13 @@ def integer(
 class Argument:
     """A word without a flag in front; the value is a text, or None where none is required.
 
+    With `choices` it is one of them.
+
     One that `repeats` takes all words that are left, as a tuple. With `rest` they begin with the
     first word that is no flag, and what follows is never taken for one: another program's words.
     """
 
-    __slots__ = ("help", "metavar", "name", "repeats", "required", "rest", "source")
+    __slots__ = ("choices", "help", "metavar", "name", "repeats", "required", "rest", "source")
 
     def __init__(
         self,
@@ -141,6 +143,7 @@ class Argument:
         required: bool = True,
         repeats: bool = False,
         rest: bool = False,
+        choices: tuple[str, ...] = (),
         source: str | None = None,
     ) -> None:
         self.name = name
@@ -149,6 +152,7 @@ class Argument:
         self.required = required
         self.repeats = repeats or rest
         self.rest = rest
+        self.choices = choices
         self.source = source
 
 

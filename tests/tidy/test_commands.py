@@ -34,7 +34,7 @@ def test_the_action_takes_what_the_row_gives(row: Command) -> None:
     given = {option.name: annotation(option) for option in row.options}
     for entry in row.arguments:
         kind = "tuple[str, ...]" if entry.repeats else "str"
-        given[entry.name] = kind if entry.required else f"{kind} | None"
+        given[entry.name] = kind if entry.required or entry.repeats else f"{kind} | None"
     rest = [name for name in names if parameters[name].kind == inspect.Parameter.VAR_KEYWORD]
     taken = {name: parameters[name].annotation for name in names if name not in rest}
     extra = {name: kind for name, kind in given.items() if name not in taken}

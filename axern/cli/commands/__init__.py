@@ -23,6 +23,8 @@ TOP = {
     "node": "node:NODE",
     "template": "template:TEMPLATE",
     "version": "root:VERSION",
+    "completion": "root:COMPLETION",
+    "__complete": "root:COMPLETE",
 }
 """The first word behind `axern`, and the module here and the name in it that hold its row."""
 
