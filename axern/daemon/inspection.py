@@ -69,12 +69,12 @@ class Inspection:
     async def _history(self, word: str) -> history.History | None:
         ledger = self._parts.ledger
         where = self._parts.settings.ledger_dir
-        return await asyncio.to_thread(history.find, where, word, ledger.generation)
+        return await self._parts.search(history.find, where, word, ledger.generation)
 
     async def _evidence(self, row: Reservation) -> Json:
         parts = self._parts
         beat = parts.heartbeats.beats.get(row.id)
-        return await asyncio.to_thread(evidence.collect, row, parts.layout, parts.clock(), beat)
+        return await parts.search(evidence.collect, row, parts.layout, parts.clock(), beat)
 
     async def examine(self) -> Json:
         """Return what is wrong between ledger and host, seen twice so that no moment counts."""
@@ -91,7 +91,7 @@ class Inspection:
     async def _look(self) -> tuple[Finding, ...]:
         """Compare ledger and host; entries that change meanwhile are not judged."""
         before = self._rows()
-        entries, host = await asyncio.to_thread(self._observe, before)
+        entries, host = await self._parts.search(self._observe, before)
         after = self._rows()
         moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         still = [entry for entry in entries if entry.row.id not in moved]

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -35,14 +35,20 @@ if TYPE_CHECKING:
     from ledger.store import Ledger
 
 Json = dict[str, Any]
+Result = TypeVar("Result")
 ID_LENGTH = 32
 """Hexadecimal digits of an id: 128 random bits, made by the server."""
 _SHORTEST_PREFIX = 4
+_SEARCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one running daemon; `closing` is set when it is about to end."""
+    """The parts of one running daemon; `closing` is set when it is about to end.
+
+    `searches` is taken by whoever reads the journal's archive or the whole host: each may take
+    seconds and a thread, and anybody may ask for many.
+    """
 
     settings: Settings
     layout: Layout
@@ -58,6 +64,7 @@ class Parts:
     clock: Callable[[], Now]
     node_id: str
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
 
     @property
     def is_enforced(self) -> bool:
@@ -77,6 +84,11 @@ class Parts:
             self.settings.default_request_memory_bytes,
             self.settings.default_limit_storage_bytes,
         )
+
+    async def search(self, call: Callable[..., Result], *arguments: object) -> Result:
+        """Run *call* in a thread, when it is its turn; for what reads a lot."""
+        async with self.searches:
+            return await asyncio.to_thread(call, *arguments)
 
     async def reserve(self, proposal: transitions.Proposal) -> Reservation:
         """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger."""

@@ -89,7 +89,7 @@ class ReleaseService:
         """Answer for what has no entry; in a thread, since the journal has to be searched."""
         parts = self._parts
         known = parts.ledger.state.find_reservation
-        return await asyncio.to_thread(
+        return await parts.search(
             remains.release,
             parts.layout,
             parts.settings.ledger_dir,
