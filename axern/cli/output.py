@@ -164,7 +164,15 @@ def complain(error: AxernError) -> None:
 
 
 def report(error: AxernError, *, as_json: bool) -> None:
-    """Tell about *error*: a person on standard error, and a program where its answer would be."""
+    """Tell about *error*: a person on standard error, and a program where its answer would be.
+
+    Raises:
+        OutputClosed: Nobody reads standard output; not raised where it can't be written.
+    """
     complain(error)
-    if as_json:
+    if not as_json or isinstance(error, OutputFailed):
+        return
+    try:
         put_json({"error": describe(error)})
+    except OutputFailed as failed:
+        complain(failed)
