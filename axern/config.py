@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 
 from ledger.errors import InvalidArgument
-from ledger.record import record
+from ledger.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _PLAIN_LINE = re.compile(
 )
 
 
-@record
+@frozen
 class Locations:
     """What the command line needs to know: the daemon's socket and the ledger's folder."""
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from axern.errors import HostError
-from ledger.record import record
+from ledger.frozen import frozen
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -33,7 +33,7 @@ _kind = itemgetter(slice(_TIME_BYTES, HEAD_BYTES))
 _content = itemgetter(slice(HEAD_BYTES, None))
 
 
-@record
+@frozen
 class Output:
     """What one stream got; `size_bytes` is what that took in the log, with what is left out."""
 

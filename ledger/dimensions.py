@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.errors import InvalidArgument
-from ledger.record import record
+from ledger.frozen import frozen
 from ledger.units import format_bytes, format_cpu_milli, parse_bytes, parse_cpu_milli
 
 
-@record
+@frozen
 class Dimension:
     """Describe one dimension: its field name with the unit, its words, and how text becomes it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.record import record
+from ledger.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ledger.admission import Refusal
 
 
-@record
+@frozen
 class CodeRow:
     """Say what a public code means to a script: HTTP status, exit code, and whether trying helps.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from axern.api import frames
 from axern.errors import ProtocolError
-from ledger.record import record
+from ledger.frozen import frozen
 
 LINE_LIMIT_BYTES = 64 * 1024
 """Of a head, or of a line between chunks."""
@@ -21,7 +21,7 @@ _LINE_BYTES = 128
 """Looked at in one go for the end of a line, which is short where chunks are long."""
 
 
-@record
+@frozen
 class Event:
     """One event of a stream; `id` is the last one seen so far, or empty.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 
 from axern.errors import ProtocolError
-from ledger.record import record
+from ledger.frozen import frozen
 
 CONTENT_TYPE = "application/vnd.axern.records"
 EVENT = b"e"
@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">cxxxIQ")
 _LIMIT_BYTES = 16 * 1024**2
 
 
-@record
+@frozen
 class Frame:
     """One frame; `offset` is where a new stream goes on after it."""
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from axern.cli.output import STDOUT, cell, put, put_fields, put_json, put_ndjson, say
-from ledger.record import record
+from ledger.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _COLOURS = {
 """What a status looks like; words that are not here keep the terminal's own colour."""
 
 
-@record
+@frozen
 class Column:
     """One column of a table.
 

@@ -45,6 +45,7 @@ def loaded(axern: Axern, *words: str) -> set[str]:
         ["run", "--detach", "true"],
         ["run", "list"],
         ["node", "capacity"],
+        ["__complete", "--", "run", "get", ""],
     ],
 )
 def test_with_a_daemon(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from axern.cli.actions.environment import environment
 from axern.cli.commands.resources import FLAGS
 from ledger.errors import InvalidArgument
-from ledger.record import record
+from ledger.frozen import frozen
 from ledger.units import parse_duration_ms
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-@record
+@frozen
 class RunOptions:
     """The flags of `axern run` as the user wrote them; `resources` is keyed by parameter name."""
 

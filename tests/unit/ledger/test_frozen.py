@@ -1,4 +1,4 @@
-"""A record behaves as the frozen dataclass that it stands for."""
+"""A light value behaves as the frozen dataclass that it stands for."""
 
 import copy
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ledger.record import record
+from ledger.frozen import frozen
 
 
-@record
+@frozen
 class Light:
     """One."""
 

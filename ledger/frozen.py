@@ -19,7 +19,7 @@ else:
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[T]) -> type[T]:
+def frozen(cls: type[T]) -> type[T]:
     """Return *cls* with its annotated names as slots that are set once, when a value is made.
 
     Raises:
