@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO
 
 import pytest
 
 from tests.cli.command import TIMEOUT_S, Axern
 
+SPEC_FILE = str(Path(__file__).parents[2] / "docs/examples/run.yaml")
 MEBIBYTE = 1024 * 1024
 ALL_BYTES = "".join(f"\\0{byte:03o}" for byte in range(256))
 DOUBLE = (
@@ -64,6 +66,13 @@ class RunContract:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
     def test_a_signal_is_128_and_its_number(self, axern: Axern, number: int) -> None:
         assert self.sh(axern, f"sh -c 'kill -{number} $$'; exit $?").returncode == 128 + number
+
+    def test_a_spec_file_is_run(self, axern: Axern) -> None:
+        done = axern.run("run", "-f", SPEC_FILE, "--env", "GREETING=good day")
+        assert done.returncode == 0, done.stderr
+        first, second = done.stdout.decode().splitlines()
+        assert first.startswith("good day from ")
+        assert second == "/tmp"
 
     def test_the_id_is_told_on_standard_error(self, axern: Axern) -> None:
         done = self.sh(axern, "echo out; echo err >&2")

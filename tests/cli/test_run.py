@@ -156,6 +156,9 @@ def test_where_the_command_begins(
         ["--label", "=x", "--", "true"],
         ["--timeout", "1", "--", "true"],
         ["--env-file", "/no/such/file", "--", "true"],
+        ["--", "echo", "\udcff"],
+        ["--env", "A=\udcff", "--", "true"],
+        ["--env", "\udcff=A", "--", "true"],
         ["--env", "NO_SUCH_VARIABLE", "--", "true"],
     ],
 )

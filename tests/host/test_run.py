@@ -113,6 +113,13 @@ def test_a_user_is_who_the_root_says(
     assert outcome.exit_code == (0 if is_root else 1)
 
 
+def test_bytes_that_are_no_text_would_be_changed(lab: Lab, runtime: str) -> None:
+    """Why the command line refuses them: a bundle is JSON. Once this fails, it may let them be."""
+    script = 'printf %s "$1$A" | od -An -tx1'
+    spec = lab.spec(runtime, "sh", "-c", script, "x", "a\udcff", env=(("A", "\udcfe"),))
+    assert lab.run(spec).stdout.split() == b"61 ef bf bd ef bf bd".split()
+
+
 def test_nothing_of_the_host_is_inherited(
     lab: Lab, runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

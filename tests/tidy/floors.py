@@ -41,6 +41,7 @@ HOMES = {
     "pyroute2": ("axern.host.network",),
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),
+    "yaml": ("axern.cli.actions.strict_yaml",),
     "uvicorn": ("axern.api.server", "axern.api.protocol"),
 }
 

@@ -35,32 +35,92 @@ class RunOptions:
     user: str | None = None
     labels: Sequence[str] = ()
     env_files: Sequence[str] = ()
+    file: str | None = None
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
     """Return the body that asks for a run; it always has a request id, so that it may be repeated.
 
+    What a spec file says holds where no flag says otherwise; variables, labels and amounts are
+    taken one by one.
+
     Raises:
-        InvalidArgument: A quantity, a duration or a variable can't be read.
+        InvalidArgument: A quantity, a duration, a variable or a file can't be read; no command.
     """
-    return {
-        "request_id": options.request_id or os.urandom(16).hex(),
-        "namespace": options.namespace or "default",
-        "command": list(options.command),
-        "env": environment(options.env, options.env_files),
-        "cwd": options.cwd or "/",
+    written = _written(options.file)
+    flags = {
+        "request_id": options.request_id,
+        "namespace": options.namespace,
+        "command": list(options.command) or None,
+        "cwd": options.cwd,
         "template": options.template,
         # The daemon has another working directory.
         "rootfs": os.path.abspath(options.rootfs) if options.rootfs else None,
-        "rootfs_readonly": options.rootfs_readonly,
+        "rootfs_readonly": options.rootfs_readonly or None,
         "runtime_class": options.runtime_class,
-        "requests": amounts(options.resources, "requests"),
-        "limits": amounts(options.resources, "limits"),
         "ttl_ms": _duration(options.ttl, "--ttl"),
         "timeout_ms": _duration(options.timeout, "--timeout"),
         "user": options.user,
-        "labels": labels(options.labels),
     }
+    if options.template or options.rootfs:  # either stands in for both
+        written = {name: value for name, value in written.items() if name not in _ROOTS}
+    body = _LEFT_OUT | written | {name: value for name, value in flags.items() if value is not None}
+    if not body["command"]:
+        raise InvalidArgument(
+            "COMMAND is missing", hint="give it after --, for example: axern run -- true"
+        )
+    whole = body | {
+        "request_id": body["request_id"] or os.urandom(16).hex(),
+        "env": body["env"] | environment(options.env, options.env_files),
+        "labels": body["labels"] | labels(options.labels),
+        "requests": body["requests"] | amounts(options.resources, "requests"),
+        "limits": body["limits"] | amounts(options.resources, "limits"),
+    }
+    _require_text(whole)
+    return whole
+
+
+def _require_text(body: dict[str, Any]) -> None:
+    """Refuse bytes that are no text: what a runtime reads is JSON, which would change them."""
+    words = {f"word {number} of COMMAND": word for number, word in enumerate(body["command"], 1)}
+    words |= {f"--env {name!r}": name + value for name, value in body["env"].items()}
+    for what, word in words.items():
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(
+                f"{what} has bytes that are not UTF-8 text, which no runtime can pass on",
+                hint="hand them over in a file, or let the command make them: printf '\\377'",
+            ) from None
+
+
+_ROOTS = ("template", "rootfs")
+_LEFT_OUT: dict[str, Any] = {
+    "request_id": None,
+    "namespace": "default",
+    "command": [],
+    "env": {},
+    "cwd": "/",
+    "template": None,
+    "rootfs": None,
+    "rootfs_readonly": False,
+    "runtime_class": None,
+    "requests": {},
+    "limits": {},
+    "ttl_ms": None,
+    "timeout_ms": None,
+    "user": None,
+    "labels": {},
+}
+"""The body of a run of which nothing is said."""
+
+
+def _written(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    from axern.cli.actions.spec_file import read_spec
+
+    return read_spec(path)
 
 
 def _duration(text: str | None, flag: str) -> int | None:

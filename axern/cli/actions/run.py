@@ -43,6 +43,7 @@ def start(
     where: Where,
     *,
     command: tuple[str, ...],
+    file: str | None,
     detach: bool,
     template: str | None,
     rootfs: str | None,
@@ -72,6 +73,7 @@ def start(
             RunOptions(
                 command=command,
                 resources=resources,
+                file=file,
                 env=env,
                 env_files=env_files,
                 cwd=cwd,

@@ -36,8 +36,13 @@ _START = Command(
     action="axern.cli.actions.run:start",
     hidden=True,
     usage_exit_code=OWN_FAILURE,
-    arguments=(Argument("command", "COMMAND…", "program and arguments, after --", rest=True),),
+    arguments=(
+        Argument(
+            "command", "COMMAND…", "program and arguments, after --", rest=True, required=False
+        ),
+    ),
     options=(
+        text("--file -f", "PATH", "run what this file says; - is standard input", source="files"),
         flag("--detach -d", "print the id and leave the run to the daemon"),
         text(
             "--template",
