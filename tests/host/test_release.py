@@ -158,10 +158,10 @@ def test_offline_a_death_at_any_step_is_made_good(
     ("name", "runs", "status", "codes"),
     [
         ("launch.reserved", False, "cancelled", (None,)),
-        ("launch.bundle", False, "failed", (None,)),
+        pytest.param("launch.bundle", False, "failed", (None,), marks=pytest.mark.long),
         ("launch.created", True, "cancelled", (2, 137)),
         ("bury.exit_record", False, "failed", (7,)),
-        ("bury.unmounted", False, "failed", (7,)),
+        pytest.param("bury.unmounted", False, "failed", (7,), marks=pytest.mark.long),
     ],
 )
 def test_offline_whatever_the_daemon_had_begun(
