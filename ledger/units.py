@@ -20,8 +20,9 @@ MAX_INTEGER = 2**53 - 1
 """Largest integer that every JSON reader keeps exact."""
 MAX_CPU_MILLI = 1_000_000
 
-_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", re.ASCII)
-_QUANTITY = re.compile(rf"({_NUMBER.pattern}) *([A-Za-z]*)", re.ASCII)
+# Texts, since `re` keeps what it has compiled, and most commands need none of them.
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
+_QUANTITY = rf"({_NUMBER}) *([A-Za-z]*)"
 _LONGEST_TEXT = 64
 _LONGEST_EXACT = 9
 """Longest exact amount that a sentence or a table shows; a longer one is cut to two decimals."""
@@ -44,8 +45,8 @@ _BYTE_UNITS = {
 }
 _BINARY_NAMES = (("TiB", 1024**4), ("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+", re.ASCII)
-_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_DURATION = r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+"
+_DURATION_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)"
 
 
 def parse_cpu_milli(text: str, field: str = "cpu") -> int:
@@ -138,7 +139,7 @@ def parse_ratio(text: str, field: str = "ratio") -> Fraction:
     from fractions import Fraction
 
     stripped = text.strip(" ")
-    if len(stripped) > _LONGEST_TEXT or not _NUMBER.fullmatch(stripped):
+    if len(stripped) > _LONGEST_TEXT or not re.fullmatch(_NUMBER, stripped):
         _refuse(field, text, "it must be a finite decimal number", "1.5")
     ratio = Fraction(stripped if stripped[0] != "." else f"0{stripped}")
     if ratio <= 0:
@@ -153,9 +154,9 @@ def parse_duration_ms(text: str, field: str = "duration") -> int:
         InvalidArgument: No unit, unknown unit, or not a whole millisecond; not for 0s.
     """
     stripped = text.strip(" ")
-    if len(stripped) > _LONGEST_TEXT or not _DURATION.fullmatch(stripped):
+    if len(stripped) > _LONGEST_TEXT or not re.fullmatch(_DURATION, stripped):
         _refuse(field, text, "each number needs a unit: ms, s, m, h or d", "90s or 1h30m")
-    parts = _DURATION_PART.findall(stripped)
+    parts = re.findall(_DURATION_PART, stripped)
     # Parts that are not whole may be so together, as in 0.5ms0.5ms: one denominator for all.
     places = max(len(number.partition(".")[2]) for number, _ in parts)
     scale: int = 10**places
@@ -193,7 +194,7 @@ def format_rfc3339(wall_ms: int) -> str:
 def _split(text: str, field: str, example: str) -> tuple[str, str]:
     """Return number and unit, as they are written."""
     stripped = text.strip(" ")
-    match = _QUANTITY.fullmatch(stripped) if len(stripped) <= _LONGEST_TEXT else None
+    match = re.fullmatch(_QUANTITY, stripped) if len(stripped) <= _LONGEST_TEXT else None
     if match is None:
         _refuse(field, text, "it must be a decimal number with a unit", example)
     number, unit = match.groups()

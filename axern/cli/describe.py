@@ -47,6 +47,13 @@ def acts(row: Command | Group) -> Command | None:
     return row.default if isinstance(row, Group) else row
 
 
+def own(row: Command | Group) -> Command | None:
+    """Return the command whose flags belong to *row*, not to one that is shown below it."""
+    command = acts(row)
+    shown = row.commands if isinstance(row, Group) else ()
+    return None if command in shown else command
+
+
 def usages(words: tuple[str, ...], row: Command | Group) -> Iterator[str]:
     """Yield the ways to call *row*."""
     path = " ".join(words)
@@ -64,8 +71,8 @@ def usages(words: tuple[str, ...], row: Command | Group) -> Iterator[str]:
 def exit_codes(row: Command | Group) -> tuple[tuple[str, str], ...]:
     """Return what *row* may end with, and what that means."""
     command = acts(row)
-    own = command is not None and command.usage_exit_code == OWN_FAILURE
-    return WORKLOAD_EXIT_CODES if own else EXIT_CODES
+    runs_workload = command is not None and command.usage_exit_code == OWN_FAILURE
+    return WORKLOAD_EXIT_CODES if runs_workload else EXIT_CODES
 
 
 def value_of(option: Option) -> str | None:

@@ -97,7 +97,7 @@ def _told(error: typer.TyperException) -> HelpNeeded | Misused:
     hint = f"{path} --help"
     if isinstance(row, Group) and error.format_message() in _MISPLACED:
         hint = "it goes behind the command, for example: axern run list -o json"
-    return Misused(error.format_message(), hint=hint, exit_code=exit_code)
+    return Misused(" ".join(error.format_message().split()), hint=hint, exit_code=exit_code)
 
 
 def _row(words: list[str]) -> Command | Group | None:
@@ -137,7 +137,7 @@ def _group(row: Group) -> typer.Typer:
         name=row.name,
         help=_help(row),
         epilog=f"Example: {row.example}",
-        cls=TyperGroup if default is None else _class(row, default),
+        cls=_class(row),
         subcommand_metavar="-- COMMAND… | SUBCOMMAND" if default and default.takes_rest else None,
         no_args_is_help=default is None or bool(default.arguments),
         add_completion=False,
@@ -226,10 +226,22 @@ def _parameter(
     )
 
 
-def _class(row: Group, default: Command) -> type[TyperGroup]:
-    """Return the class of typer's group for *row*, which is a command too."""
+def _class(row: Group) -> type[TyperGroup]:
+    """Return the class of typer's group for *row*, whose commands are shown in its order."""
 
-    class DefaultGroup(TyperGroup):
+    class TableGroup(TyperGroup):
+        """A group in the order of the table."""
+
+        def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+            """Return the names of what is visible."""
+            return [child.name for child in row.commands]
+
+    return TableGroup if row.default is None else _class_with_default(TableGroup, row, row.default)
+
+
+def _class_with_default(base: Any, row: Group, default: Command) -> type[TyperGroup]:
+
+    class DefaultGroup(base):  # type: ignore[misc]
         """A group that is a command too: what begins with none of its commands is `default`."""
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -238,7 +250,8 @@ def _class(row: Group, default: Command) -> type[TyperGroup]:
             named = word == "--help" or (word is not None and row.find(word) is not None)
             if not named and self._is_meant(ctx, word):
                 args = [default.name, *args]
-            return super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, args)
+            return rest
 
         def _is_meant(self, ctx: Any, word: str | None) -> bool:
             if word is None:

@@ -13,10 +13,10 @@ from axern import __version__
 from axern.cli import commands
 from axern.cli.describe import (
     Entry,
-    acts,
     default_of,
     entries,
     exit_codes,
+    own,
     sentence,
     usages,
     value_of,
@@ -92,7 +92,7 @@ def _synopsis(usage: Iterable[str]) -> str:
 
 
 def _parameters(row: Command | Group, heading: str | None) -> list[str]:
-    command = acts(row)
+    command = own(row)
     if command is None or not (command.arguments or command.options):
         return []
     entries_of = [*map(_argument, command.arguments), *map(_option, command.options)]

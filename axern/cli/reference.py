@@ -10,10 +10,10 @@ from axern.cli.describe import (
     EXIT_CODES,
     WORKLOAD_EXIT_CODES,
     Entry,
-    acts,
     default_of,
     entries,
     exit_codes,
+    own,
     sentence,
     usages,
     value_of,
@@ -57,7 +57,7 @@ def _section(entry: Entry) -> str:
         parts.append(f"{row.detail}\n")
     usage = "\n".join(usages(words, row))
     parts.append(f"```text\n{usage}\n```\n")
-    command = acts(row)
+    command = own(row)
     if command is not None and (command.arguments or command.options):
         parts.append(_options((*command.arguments, *command.options)))
     if exit_codes(row) is WORKLOAD_EXIT_CODES:
