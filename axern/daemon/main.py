@@ -29,6 +29,7 @@ from axern.daemon.runs import RunStore
 from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
+from axern.host import filestore
 from axern.runtime import template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
@@ -40,6 +41,7 @@ from ledger.errors import (
     LedgerCorrupt,
     LedgerTooNew,
 )
+from ledger.files import DIRECTORY_MODE
 from ledger.heartbeats import Heartbeats
 from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
@@ -76,6 +78,7 @@ def main() -> None:
     arguments = parser.parse_args()
     log_lines.set_up(sys.stderr, verbose=arguments.verbose)
     _raise_file_limit()
+    os.umask(0o022)  # whatever it was: no file's rights may depend on who started us
     sys.exit(_guarded(arguments.config, bury_unknown=arguments.bury_unknown))
 
 
@@ -106,6 +109,8 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(sole_user_of(settings.run_dir))
         instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
+        if os.path.isdir(settings.ledger_dir):
+            filestore.secure_folder(settings.ledger_dir, DIRECTORY_MODE)
         ledger = Ledger.open(
             settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
         )

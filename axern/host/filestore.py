@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import stat
 from collections.abc import Callable
 
 from axern.errors import FilestoreError
@@ -42,6 +43,36 @@ def create_folder(path: str, *, mode: int, uid: int = 0, gid: int = 0) -> None:
     except OSError as err:
         raise FilestoreError(
             f"cannot make the folder {path}", syscall="mkdir", path=path, errno=err.errno
+        ) from err
+
+
+def secure_folder(path: str, mode: int) -> None:
+    """Make the folder *path* where it is missing, and take rights beyond *mode* from it.
+
+    Whoever may write there could put anything in our place, so it must be our own.
+
+    Raises:
+        FilestoreError: It belongs to somebody else, is no folder, or can't be made.
+    """
+    try:
+        os.makedirs(path, mode=mode, exist_ok=True)
+        descriptor = os.open(path, _OPEN_FOLDER)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != os.geteuid():
+                raise FilestoreError(
+                    f"the folder {path} belongs to uid {status.st_uid}",
+                    syscall="fstat",
+                    path=path,
+                    hint=f"chown {os.geteuid()} {path}, if nobody else needs it",
+                )
+            if stat.S_IMODE(status.st_mode) & ~mode:
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & mode)
+        finally:
+            os.close(descriptor)
+    except OSError as err:
+        raise FilestoreError(
+            f"cannot use the folder {path}", syscall="open", path=path, errno=err.errno
         ) from err
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from axern.errors import HostError
 from axern.host.cgroup import Cgroup, Hierarchies, remove_folder
+from axern.host.filestore import secure_folder
 from axern.host.mounts import make_private, unmount_below
 
 SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{7,63}")
@@ -15,6 +16,7 @@ SANDBOX_ID = re.compile(r"[a-z0-9][a-z0-9-]{7,63}")
 _OVERLAY_UNSAFE = re.compile(r"[,:\\\s]")
 """Characters that would end a value in overlay's mount options."""
 _DISMANTLE_TIMEOUT_S = 10
+_MODE_ROOT = 0o755
 _MODE_PRIVATE = 0o700
 _MODE_TRAVERSE = 0o711
 """A sandbox's root is another user on the host and must reach its own folder below this one."""
@@ -137,10 +139,9 @@ class Layout:
         and outlives it there. The caller holds the daemon's single-instance lock.
 
         Raises:
-            HostError: A root leads through a link, or the mount can't be made.
+            HostError: A root leads through a link or is not our own, or the mount can't be made.
         """
         for path in (self.state_dir, self.run_dir, self.filestore, self.templates):
-            os.makedirs(path, mode=0o755, exist_ok=True)
             if os.path.realpath(path) != path:
                 raise HostError(
                     f"{path} leads through a link, so that its mounts could not be found again",
@@ -148,9 +149,9 @@ class Layout:
                     path=path,
                     hint=f"configure {os.path.realpath(path)}",
                 )
-        os.makedirs(self.runs, mode=_MODE_PRIVATE, exist_ok=True)
-        for path in (self.exits, self.runtime_root("runc"), self.runtime_root("runsc")):
-            os.makedirs(path, mode=_MODE_PRIVATE, exist_ok=True)
+            secure_folder(path, _MODE_ROOT)
+        for path in (self.runs, self.exits, self.runtime_root("runc"), self.runtime_root("runsc")):
+            secure_folder(path, _MODE_PRIVATE)
         os.makedirs(self.sandboxes, exist_ok=True)
         os.chmod(self.sandboxes, _MODE_TRAVERSE)
         make_private(self.sandboxes)

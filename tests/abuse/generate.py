@@ -17,7 +17,7 @@ KIB = 1024
 
 TEXTS = (
     "", "a", "default", "0", "-1", "true", "null", "a\nb", "\x00", "\x1b[2J\x07", "\u202egnp",
-    "../../etc/passwd", "/", "//", "/proc/self/environ", "%00", "%s%n", "{0}", "${x}", "' OR 1=1",
+    "../../etc/none", "/none", "//none", "/proc/self/environ", "%00", "%s%n", "{0}", "${x}", "' OR 1=1",
     "\U0001f600" * 20, "é", "e\u0301", "\ufeff", "a" * 63, "a" * 64, "a" * 129, "A-b", "-a", "1e9",
     "ffff", "0" * 32, "f" * 33, "00000000-0000-0000-0000-000000000000", "runc", "busybox",
 )  # fmt: skip
@@ -140,7 +140,9 @@ class Generator:
             return [self._value(rng, schema["items"]) for _ in range(least)]
         if kind == "integer":
             return rng.choice((schema.get("minimum", 0), rng.randrange(1, 100_000)))
-        return {"boolean": rng.random() < 0.5, "null": None}.get(kind, rng.choice(("a", "b1", "/")))
+        return {"boolean": rng.random() < 0.5, "null": None}.get(
+            kind, rng.choice(("a", "b1", "/none"))
+        )
 
     def _mutated(self, rng: random.Random, value: Json) -> Json:
         """Return *value* with one place, found at random, bent."""

@@ -21,7 +21,7 @@ from tests.host.daemon import daemon_lab
 from tests.unit.api.served import serving
 
 COUNT = 100_000 if LONG else 5_000
-WARM_UP = 500
+WARM_UP = 2_000
 GROWTH_LIMIT_BYTES = 20 * 1024**2
 LOG_LINE = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: [^\x00-\x1f\x7f]*")
 
