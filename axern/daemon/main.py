@@ -109,8 +109,7 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(sole_user_of(settings.run_dir))
         instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
-        if os.path.isdir(settings.ledger_dir):
-            filestore.secure_folder(settings.ledger_dir, DIRECTORY_MODE)
+        _secure_ledger(settings.ledger_dir)
         ledger = Ledger.open(
             settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
         )
@@ -146,6 +145,11 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
             settings.cgroup_enforcement,
         )
         return await _until_stopped(parts, reconciler)
+
+
+def _secure_ledger(path: str) -> None:
+    if os.path.isdir(path):  # where there is none yet, its birth sets the mode
+        filestore.secure_folder(path, DIRECTORY_MODE)
 
 
 def _make_template(layout: Layout) -> None:

@@ -1,7 +1,8 @@
-"""Every file that a daemon leaves has the mode and owner of docs/operating.md, whoever started it."""
+"""Every file of a daemon has the mode and owner of docs/operating.md, whoever started it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -23,10 +24,9 @@ RULES = (
     (r"state/ledger/.*", "0640 0750", ROOT),
     (r"state/runs", "0700", ROOT),
     (rf"state/runs/{ID}", "0700", ROOT),
-    (rf"state/runs/{ID}/(spec\.json|exit\.json|output\.log)", "0600", ROOT),
+    (rf"state/runs/{ID}/(spec\.json|exit\.json|output\.log.*)", "0600", ROOT),
     (r"state/(filestore|templates)", "0755", ROOT),
     (r"state/templates/busybox", "0700", ROOT),
-    (r"state/templates/busybox/[a-z.]*", "0600 0644 0755", ROOT),
     (rf"state/filestore/{ID}", "0700", ROOT),
     (rf"state/filestore/{ID}/.*", "0000 0700 0755", SANDBOX),
     (r"run", "0711 0755", ROOT),
@@ -55,7 +55,8 @@ def entries(lab: DaemonLab) -> list[tuple[str, os.stat_result]]:
             folders[:] = [each for each in folders if each not in ("rootfs", "upper")]
             for each in (*folders, *files):
                 path = f"{folder}/{each}"
-                found.append((f"{name}{path.removeprefix(top)}", os.lstat(path)))
+                with contextlib.suppress(FileNotFoundError):  # a burial is quicker
+                    found.append((f"{name}{path.removeprefix(top)}", os.lstat(path)))
     return found
 
 
@@ -100,7 +101,7 @@ def test_modes_and_owners_depend_on_nobody(
         start_with_umask(lab, tmp_path, monkeypatch, umask)
         fill(lab)
         found = entries(lab)
-        assert [told for entry in found if (told := wrong(*entry))] == []
+        assert "\n".join(told for entry in found if (told := wrong(*entry))) == ""
         unused = [
             rule[0] for rule in RULES if not any(re.fullmatch(rule[0], path) for path, _ in found)
         ]
