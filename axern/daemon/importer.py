@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 _PROGRAM = (sys.executable, "-I", "-m", "axern.runtime.template_import")
 _KEPT_STDERR_BYTES = 4096
+_SILENCE_S = 15.0
 _REMOVE_ATTEMPTS = 50
 _REMOVE_PAUSE_S = 0.1
 
@@ -40,8 +41,10 @@ class ImportFailed(AxernError):
         self.code = str(error["code"]) if error["code"] in CODES else "internal_error"
 
 
-async def follow(job: Job, closing: asyncio.Event) -> AsyncGenerator[Json, None]:
+async def follow(job: Job, closing: asyncio.Event) -> AsyncGenerator[Json | None, None]:
     """Do *job* in a child and yield how far it is; returns once all of it is on the disk.
+
+    None says that it goes on in silence, such as while a slow disk is written.
 
     However this ends, the child and all it has started are dead by then.
 
@@ -60,15 +63,19 @@ async def follow(job: Job, closing: asyncio.Event) -> AsyncGenerator[Json, None]
     )
     assert process.stdin is not None and process.stdout is not None  # noqa: PT018, S101 - pipes
     stop = asyncio.create_task(closing.wait())
+    line = asyncio.create_task(process.stdout.readline())
     try:
         process.stdin.write(job.encode())
         while True:
-            line = asyncio.ensure_future(process.stdout.readline())
-            await asyncio.wait((line, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not line.done():
-                line.cancel()
+            first = asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait((line, stop), timeout=_SILENCE_S, return_when=first)
+            if stop in done:
                 raise HostError("the daemon stops; the import is cancelled", syscall="import")
+            if not done:
+                yield None
+                continue
             told = _decoded(line.result())
+            line = asyncio.create_task(process.stdout.readline())
             if told is None:
                 raise await _died(process)
             if "error" in told:
@@ -78,6 +85,7 @@ async def follow(job: Job, closing: asyncio.Event) -> AsyncGenerator[Json, None]
             yield told
     finally:
         stop.cancel()
+        line.cancel()
         await asyncio.shield(asyncio.ensure_future(_end(process)))
 
 

@@ -136,7 +136,7 @@ class TemplateService:
                 importer.follow(self._job(body, staging), self._parts.closing)
             ) as steps:
                 async for progress in steps:
-                    yield _event("progress", progress)
+                    yield b": waiting\n\n" if progress is None else _event("progress", progress)
             made = await asyncio.to_thread(template.publish, staging, templates, body.name)
             yield _event("done", {"template": _view(made, 0, whole=True)})
         except AxernError as error:

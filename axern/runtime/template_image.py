@@ -95,7 +95,9 @@ def _run(argv: tuple[str, ...], watched: str, meter: Meter) -> None:
             raise
     if process.returncode != 0:
         reason = _reason(stderr, meter.staging) or f"exit {process.returncode}"
-        raise TemplateRefused(f"{argv[0]} refuses it: {reason}")
+        is_large = reason.endswith("file too large")
+        hint = "no file of it may be larger than template_max" if is_large else None
+        raise TemplateRefused(f"{argv[0]} refuses it: {reason}", hint=hint)
     meter.watch(watched)
 
 

@@ -242,13 +242,17 @@ def test_no_archive_reaches_out(shop: Workshop, name: str) -> None:
 
 
 def test_control_umoci_alone_would_reach_out(shop: Workshop) -> None:
-    """Without the jail the whiteout of `..` empties the folder around the target."""
+    """Without the jail the whiteout of `..` empties the folder around the target, in this version.
+
+    Another one may have learned better; the jail's own control is in test_jail.py.
+    """
+    version = subprocess.run(["umoci", "--version"], check=True, capture_output=True).stdout
     path = image(shop, "escape", [Entry("x", b"")], ESCAPES["a whiteout of the folder above"])
     around = f"{shop.base}/staging/around"
     os.makedirs(f"{around}/precious")
     tool = ["umoci", "raw", "unpack", "--image", f"{path}:{TAG}", f"{around}/target"]
     subprocess.run(tool, check=False, capture_output=True)
-    assert not os.path.exists(f"{around}/precious")
+    assert os.path.exists(f"{around}/precious") == (b"version 0.4.7" not in version)
 
 
 REFUSED = {
