@@ -9,6 +9,7 @@ node/kubelet-cri-logging.md.
 
 from __future__ import annotations
 
+from io import BytesIO
 from itertools import groupby
 from operator import itemgetter
 
@@ -21,21 +22,21 @@ RECORD_LIMIT_BYTES = 64 * 1024
 """conmon reads 8 KiB at a time, so that a longer record is not from it."""
 HEAD_BYTES = 45
 _TIME_BYTES = 35
-_WHOLE = frozenset({b" stdout F ", b" stderr F "})
-_KINDS = {
-    b" stdout F ": STDOUT,
-    b" stdout P ": STDOUT,
-    b" stderr F ": STDERR,
-    b" stderr P ": STDERR,
-}
+_TAG_AT = 43
+_STREAM_AT = 39
+"""Of all places in a record the one at which the streams' names differ."""
+_TAGS = b"FP"
+_NAMES = {ord("o"): STDOUT, ord("e"): STDERR}
+_STREAMS = bytes(_NAMES)
 _time = itemgetter(slice(_TIME_BYTES))
-_kind = itemgetter(slice(_TIME_BYTES, HEAD_BYTES))
+_tag = itemgetter(_TAG_AT)
+_stream = itemgetter(_STREAM_AT)
 _content = itemgetter(slice(HEAD_BYTES, None))
 
 
 @frozen
 class Output:
-    """What one stream got; `size_bytes` is what that took in the log, with what is left out."""
+    """What one stream got; `size_bytes` is what that took in the log."""
 
     stream: str
     data: bytes
@@ -54,7 +55,7 @@ class Unpacker:
         self.timestamps = timestamps
         self.broken = 0
         # The outputs that were left in the middle of a line; matters for timestamps alone.
-        self._inside: frozenset[str] = frozenset()
+        self._inside: frozenset[int] = frozenset()
 
     def unpack(self, text: bytes) -> list[Output]:
         """Return the output in *text*, whole records: neighbours of one stream are one piece.
@@ -62,53 +63,48 @@ class Unpacker:
         Everything that is done once for each record is done by one call for all of them, since a
         line of output is often shorter than the head of its record.
         """
-        lines = text.split(b"\n")
-        lines.pop()
-        kinds = list(map(_kind, lines))
-        contents = self._stamped(lines, kinds) if self.timestamps else list(map(_content, lines))
-        outputs: list[Output] = []
-        parts: list[bytes] = []
-        stream, size_bytes = None, 0
-        for begin, end in _runs(kinds):
-            kind = kinds[begin]
-            of = _KINDS.get(kind, stream)
-            if kind not in _KINDS:
-                self.broken += end - begin
-            elif of != stream and stream is not None:
-                outputs.append(Output(stream, b"".join(parts), size_bytes))
-                parts, size_bytes = [], 0
-            size_bytes += sum(map(len, lines[begin:end])) + end - begin
-            stream = of
-            if kind in _WHOLE:
-                parts.append(b"\n".join([*contents[begin:end], b""]))
-            elif kind in _KINDS:
-                parts.extend(contents[begin:end])
-        if stream is not None:
-            outputs.append(Output(stream, b"".join(parts), size_bytes))
+        lines = BytesIO(text).readlines()
+        try:
+            tags, streams = bytes(map(_tag, lines)), bytes(map(_stream, lines))
+            is_clean = not (tags.translate(None, _TAGS) or streams.translate(None, _STREAMS))
+        except IndexError:  # one is shorter than any record
+            is_clean = False
+        if not is_clean:
+            records = [line for line in lines if _is_record(line)]
+            self.broken += len(lines) - len(records)
+            return self.unpack(b"".join(records)) if records else []
+        contents = list(map(_content, lines))
+        place = tags.find(b"P")
+        while place >= 0:
+            contents[place] = contents[place][:-1]
+            place = tags.find(b"P", place + 1)
+        if self.timestamps:
+            self._stamp(contents, lines, streams)
+        if len(set(streams)) == 1:
+            return [Output(_NAMES[streams[0]], b"".join(contents), len(text))]
+        outputs = []
+        begin = 0
+        for stream, row in groupby(streams):
+            end = begin + len(list(row))
+            data = b"".join(contents[begin:end])
+            outputs.append(Output(_NAMES[stream], data, sum(map(len, lines[begin:end]))))
+            begin = end
         return outputs
 
-    def _stamped(self, lines: list[bytes], kinds: list[bytes]) -> list[bytes]:
-        contents = []
-        for line, kind in zip(lines, kinds, strict=True):
-            stream = _KINDS.get(kind, "")
-            begins = stream not in self._inside
-            contents.append(_time(line) + b" " + _content(line) if begins else _content(line))
-            if kind in _WHOLE:
+    def _stamp(self, contents: list[bytes], lines: list[bytes], streams: bytes) -> None:
+        """Put its time before each line of an output that begins here."""
+        for place, content in enumerate(contents):
+            stream = streams[place]
+            if stream not in self._inside:
+                contents[place] = _time(lines[place]) + b" " + content
+            if content.endswith(b"\n"):
                 self._inside -= {stream}
             else:
                 self._inside |= {stream}
-        return contents
 
 
-def _runs(kinds: list[bytes]) -> list[tuple[int, int]]:
-    """Return where each row of equal *kinds* begins and ends."""
-    runs: list[tuple[int, int]] = []
-    begin = 0
-    for _, row in groupby(kinds):
-        end = begin + len(list(row))
-        runs.append((begin, end))
-        begin = end
-    return runs
+def _is_record(line: bytes) -> bool:
+    return len(line) > HEAD_BYTES and _tag(line) in _TAGS and _stream(line) in _STREAMS
 
 
 def written_at_ns(record: bytes) -> int:
@@ -131,4 +127,4 @@ def written_at_ns(record: bytes) -> int:
 
 def is_whole_line(record: bytes) -> bool:
     """Tell whether *record* ends a line of its output."""
-    return _kind(record) in _WHOLE
+    return record[_TAG_AT : _TAG_AT + 1] == b"F"

@@ -163,7 +163,7 @@ class Settings(BaseModel):
     )
     log_max_bytes: Annotated[Bytes, Field(ge=LOG_MAX_LEAST_BYTES, le=LOG_MAX_MOST_BYTES)] = (
         _quantity(
-            "64MiB",
+            "256MiB",
             alias="log_max",
             description="most that the log of one run takes; the oldest goes",
         )

@@ -36,7 +36,8 @@ class LogKeeper:
         self._max_bytes = max_bytes
         self._thread = ThreadPoolExecutor(1, "log")
         self._unwatch: dict[str, Callable[[], None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
 
     def keep(self, paths: SandboxPaths) -> None:
         """Look after the log of a live run from now on."""
@@ -44,19 +45,19 @@ class LogKeeper:
 
         def look(name: str) -> None:
             if name in {base, ""}:
-                self._begin(paths, is_live=True)
+                self._begin(paths)
 
         with contextlib.suppress(OSError):  # a run whose folder is lost has no log either
             unwatch = self._watcher.watch(paths.run_folder, look, linux.IN_MOVED_TO)
             self._unwatch[paths.sandbox_id] = unwatch
-            self._begin(paths, is_live=True)
+            self._begin(paths)
 
     def let_go(self, paths: SandboxPaths) -> None:
         """Bring the log of a run that is over to rest."""
         unwatch = self._unwatch.pop(paths.sandbox_id, None)
         if unwatch is not None:
             unwatch()
-            self._begin(paths, is_live=False)
+            self._begin(paths)
 
     async def settle(self, paths: SandboxPaths, *, is_live: bool) -> bool:
         """Bring the log's names up to date; return False if that must be tried again soon.
@@ -71,29 +72,35 @@ class LogKeeper:
 
     async def close(self) -> None:
         """Look after nothing any more; monitors go on by themselves."""
+        for task in self._tasks.values():
+            task.cancel()
         for unwatch in self._unwatch.values():
             unwatch()
-        self._unwatch.clear()
-        for task in self._tasks:
-            task.cancel()
         await asyncio.to_thread(partial(self._thread.shutdown, wait=True, cancel_futures=True))
 
-    def _begin(self, paths: SandboxPaths, *, is_live: bool) -> None:
-        settling = self._settle(paths, is_live=is_live)
-        task = asyncio.create_task(settling, name=f"log {paths.sandbox_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _begin(self, paths: SandboxPaths) -> None:
+        """Settle now, or once more after what is under way: a busy log asks for it often."""
+        name = paths.sandbox_id
+        if name in self._tasks:
+            self._again.add(name)
+            return
+        self._tasks[name] = asyncio.create_task(self._settle(paths), name=f"log {name}")
+        self._tasks[name].add_done_callback(lambda _: self._tasks.pop(name))
 
-    async def _settle(self, paths: SandboxPaths, *, is_live: bool) -> None:
+    async def _settle(self, paths: SandboxPaths) -> None:
         """Settle until it is done; a full disk is waited for."""
+        name = paths.sandbox_id
         told = False
         while True:
+            self._again.discard(name)
             try:
-                if await self.settle(paths, is_live=is_live):
-                    return
+                done = await self.settle(paths, is_live=name in self._unwatch)
                 pause_s = _SOON_S
             except OSError as error:
                 if not told:
-                    _log.warning("run %s: its log can't be kept: %s", paths.sandbox_id, error)
-                told, pause_s = True, _LATER_S
-            await asyncio.sleep(pause_s)
+                    _log.warning("run %s: its log can't be kept: %s", name, error)
+                done, told, pause_s = False, True, _LATER_S
+            if done and name not in self._again:
+                return
+            if not done:
+                await asyncio.sleep(pause_s)

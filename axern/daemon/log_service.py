@@ -80,7 +80,7 @@ class LogService:
                 return await self._parts.keeper.settle(paths, is_live=False)
             except OSError as error:
                 _log.warning("run %s: its log can't be kept: %s", found, error)
-                return True  # what has a name can be read
+                return False
 
         life = self._parts.lives.find(found)
         if life is None:

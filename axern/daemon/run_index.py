@@ -6,6 +6,7 @@ use it beside another.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -88,11 +89,9 @@ def place(entry: Entry) -> tuple[int, str]:
 
 def disk_bytes(folder: str) -> int:
     """Return what the files right below *folder* take on disk; one that vanishes takes nothing."""
-    total = 0
-    try:
-        with os.scandir(folder) as files:
-            for file in files:
-                total += file.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return total
-    return total
+    blocks: dict[int, int] = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as files:
+        for file in files:
+            status = file.stat(follow_symlinks=False)
+            blocks[status.st_ino] = status.st_blocks  # the end of a log has two names
+    return sum(blocks.values()) * _BLOCK_BYTES

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import SandboxPaths
     from axern.runtime.output import Piece, Position
+    from axern.runtime.segments import Segment
 
 Json = dict[str, Any]
 
 _KEEP_ALIVE_S = 15.0
 _WAIT_FOR_BURIAL_S = 5.0
 """An exit is told after the burial, so that what it held is free; but not later than this."""
+_WAIT_FOR_END_S = 5.0
+"""A log that can't be brought to rest, on a full disk, is told as cut short after this."""
 _PACE_S = 0.005
 """Who has read to the end looks again after this, or a busy monitor would wake it each time."""
 _NOT_STARTED = (RESERVED, STARTING)
@@ -85,14 +88,17 @@ class ServerSentEvents:
         """Return one event for each row of records of the same output."""
         broken = self._unpacker.broken
         outputs = self._unpacker.unpack(piece.text)
+        is_whole = self._unpacker.broken == broken
         offset = piece.after.offset - len(piece.text)
         parts = []
         for output in outputs:
-            offset += output.size_bytes
+            # Where something is left out, no place but the last is known: rather twice than never.
+            offset += output.size_bytes if is_whole else 0
             data = base64.b64encode(output.data).decode()
             parts.append(f"id: {offset}\nevent: {output.stream}\ndata: {data}\n\n".encode())
-        if self._unpacker.broken > broken:
-            lost = {"bytes": piece.after.offset - offset, "records": self._unpacker.broken - broken}
+        if not is_whole:
+            left_out = len(piece.text) - sum(output.size_bytes for output in outputs)
+            lost = {"bytes": left_out, "records": self._unpacker.broken - broken}
             parts.append(self.event("dropped", lost, piece.after.offset))
         return b"".join(parts)
 
@@ -128,8 +134,10 @@ class _Follower:
         self.source = source
         self.form = form
         self.position = position
+        self._segment: Segment | None = None
         self._started = False
         self._told_by_s: float | None = None
+        self._found_by_s: float | None = None
 
     def look(self, now_s: float) -> tuple[bytes, bool]:
         """Return what to say of the run's beginning, and whether the run is over."""
@@ -149,14 +157,20 @@ class _Follower:
     def read(self) -> tuple[bytes, int]:
         """Return the next output or a word on what is missing, and how many bytes of log it was."""
         before = self.position.offset
-        piece = read(self.source.paths.log, self.position)
-        self.position = piece.after
+        piece = read(self.source.paths.log, self.position, known=self._segment)
+        self.position, self._segment = piece.after, piece.segment
         if piece.dropped is not None:
             size_bytes, records = piece.dropped.size_bytes, piece.dropped.records
             said = self.event("dropped", {"bytes": size_bytes, "records": records})
         else:
             said = self.form.output(piece) if piece.text else b""
         return said, piece.after.offset - before
+
+    def may_wait(self, now_s: float) -> bool:
+        """Tell whether there is time left for the end of the log to be found."""
+        if self._found_by_s is None:
+            self._found_by_s = now_s + _WAIT_FOR_END_S
+        return now_s < self._found_by_s
 
     def patience_s(self, now_s: float) -> float:
         """Return how long to wait for something new at most."""
@@ -190,6 +204,7 @@ async def follow(
     """
     now_s = asyncio.get_running_loop().time
     follower = _Follower(source, form, position)
+    at_rest = False
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(_Watch(watcher, source))
         moved = asyncio.Event()
@@ -200,7 +215,7 @@ async def follow(
             beginning, over = follower.look(now_s())
             if beginning:
                 yield beginning
-            at_rest = over and await source.settle()
+            at_rest = at_rest or (over and await source.settle())
             said, size_bytes = follower.read()
             if said:
                 yield said
@@ -209,9 +224,11 @@ async def follow(
                 # A client that reads fast never makes `send` wait.
                 pause_s = 0 if over or size_bytes >= READ_BYTES // 2 else _PACE_S
                 await (_wait([moved, closing], pause_s) if pause_s else asyncio.sleep(0))
-            elif over and not at_rest:
+            elif over and not at_rest and follower.may_wait(now_s()):
                 await asyncio.sleep(_PACE_S)
             elif over or not wait:
+                if over and not at_rest:
+                    yield follower.event("dropped", {"bytes": 0, "records": None})
                 if over:
                     yield follower.event("exit", {"run": source.view()})
                 return

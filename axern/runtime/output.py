@@ -46,17 +46,25 @@ class Piece:
     after: Position
     text: bytes = b""
     dropped: Dropped | None = None
+    segment: Segment | None = None
+    """Where the records are from: the first place to look for the next ones."""
 
 
 BEGINNING = Position(0, 0)
 
 
-def read(log: str, position: Position, limit_bytes: int = READ_BYTES) -> Piece:
+def read(
+    log: str, position: Position, limit_bytes: int = READ_BYTES, known: Segment | None = None
+) -> Piece:
     """Return about *limit_bytes* of records from *position* on, or what is missing there.
 
     Nothing of both when there is nothing new yet, or no log; a record that is still being written
-    is left for the next call.
+    is left for the next call. *known* is the segment of the piece before, if there was one.
     """
+    if known is not None:
+        piece = _read(known, position, limit_bytes, is_sealed=False)
+        if piece is not None and piece.text:
+            return piece
     segments = survey(log)
     for number, segment in enumerate(segments):
         if position.offset < segment.start:
@@ -76,6 +84,8 @@ def _read(
     begin = position.offset - segment.start
     try:
         with open(segment.path, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_ino != segment.inode:
+                return None  # its name is another one's by now
             text = os.pread(file.fileno(), limit_bytes + RECORD_LIMIT_BYTES, begin)
     except FileNotFoundError:
         return Piece(position) if not is_sealed else None
@@ -83,7 +93,7 @@ def _read(
     if end:
         records = position.records
         after = None if records is None else records + text.count(b"\n", 0, end)
-        return Piece(Position(position.offset + end, after), text[:end])
+        return Piece(Position(position.offset + end, after), text[:end], segment=segment)
     if is_sealed or len(text) > RECORD_LIMIT_BYTES:
         # A full disk cut it short, or it is none at all.
         return _skip(position, position.offset + len(text), None)

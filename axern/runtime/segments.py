@@ -18,7 +18,7 @@ from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.records import RECORD_LIMIT_BYTES, written_at_ns
 
-DEFAULT_MAX_BYTES = 64 * 1024**2
+DEFAULT_MAX_BYTES = 256 * 1024**2
 SEGMENTS = 8
 """A log that is full has about this many: what is dropped at once is a part of it."""
 _UNKNOWN = "x"
@@ -109,9 +109,9 @@ def extent(segments: list[Segment]) -> Extent:
     if not segments:
         return Extent(0, 0, 0)
     kept_bytes = sum(segment.size for segment in segments)
-    known = all(segment.records is not None for segment in segments[:-1])
-    dropped = segments[0].records if known else None
-    return Extent(kept_bytes, segments[-1].end - kept_bytes, dropped)
+    dropped_bytes = segments[-1].end - kept_bytes
+    has_gap = dropped_bytes > segments[0].start
+    return Extent(kept_bytes, dropped_bytes, None if has_gap else segments[0].records)
 
 
 def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
@@ -187,8 +187,9 @@ def _name_stray(log: str, sealed: Segment, *, is_live: bool) -> bool:
             else _name(log, sealed.end + 1, None)
         )
         try:
-            # This very file, for by now another one may be the log.
-            os.link(f"/proc/self/fd/{file.fileno()}", name, follow_symlinks=True)
+            # This very file, for by now another one may be the log. Only with a folder's
+            # descriptor, which an absolute path leaves unused, does Python follow the link.
+            os.link(f"/proc/self/fd/{file.fileno()}", name, src_dir_fd=file.fileno())
         except FileNotFoundError:
             return False  # gone already
     failpoint("log.stray")

@@ -106,7 +106,11 @@ small = st.binary(min_size=1, max_size=70).map(
 settling = st.tuples(st.just("settle"), st.sampled_from(("", *failpoint.LOG)), st.just(b""))
 reading = st.tuples(st.just("read"), st.sampled_from(("1", "100", "5000")), st.just(b""))
 writing = st.tuples(st.just("write"), streams, small | st.sampled_from((b"a\nb", b"c", b"\n")))
-steps = st.lists(st.one_of(writing, writing, settling, reading), max_size=150)
+steps = st.lists(
+    st.one_of(st.lists(writing, min_size=3, max_size=8), st.tuples(settling), st.tuples(reading)),
+    min_size=8,
+    max_size=30,
+).map(lambda rows: [step for row in rows for step in row])
 
 
 @given(steps=steps)
@@ -149,10 +153,46 @@ def play(here: Lab, steps: list[tuple[str, str, bytes]], *, reopened_at_most: in
 
 
 def test_to_lay_out_a_file_in_use_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: without the one check the first test would see a file emptied."""
-    monkeypatch.setattr(segments, "_next_is_used", lambda _: False)
-    with pytest.raises((AssertionError, OSError)):
-        test_nothing_is_lost_whatever_dies_as_long_as_somebody_looks_in_time()
+    """The control: without one check the monitor empties a file, and the tests above see it."""
+    steps = [("write", "stdout", b"%040d\n" % number) for number in range(20)]
+    for is_broken in (False, True):
+        with lab() as here:
+            if is_broken:
+                monkeypatch.setattr(segments, "_next_is_used", lambda _: False)
+            for step in steps:
+                play(here, [step, ("settle", "", b"")], reopened_at_most=2)
+            if is_broken:
+                with pytest.raises(AssertionError):
+                    here.end()
+            else:
+                here.end()
+
+
+def test_who_comes_late_by_one_file_loses_nothing(tmp_path: Path) -> None:
+    with lab() as here:
+        for number in range(12):
+            here.monitor.write("stdout", b"%040d\n" % number)
+            if here.monitor.reopened == 2:
+                break
+        assert not os.path.exists(f"{here.log}.tmp")
+        here.settle()
+        found = segments.survey(here.log)
+        assert [segment.start for segment in found] == [0, found[0].end, found[1].end]
+        assert read(here.log, BEGINNING).dropped is None
+        here.end()
+        assert here.reader.exact == here.monitor.written
+
+
+def test_who_comes_late_by_two_is_told_that_something_is_missing(tmp_path: Path) -> None:
+    with lab(one_read_bytes=150) as here:
+        while here.monitor.reopened < 3:
+            here.monitor.write("stdout", b"%040d\n" % here.monitor.reopened, after_ns=20)
+        here.settle()
+        here.end()
+        assert here.reader.dropped == [(1, None)]
+        assert segments.extent(segments.survey(here.log)).dropped_records is None
+        assert here.monitor.written.startswith(here.reader.exact[:400])
+        assert here.monitor.written.endswith(here.reader.exact[-60:])
 
 
 def test_the_names_say_what_came_before(tmp_path: Path) -> None:

@@ -61,9 +61,7 @@ def test_a_time_stands_at_the_beginning_of_each_line_and_nowhere_else() -> None:
     assert last.data == b"!\n"
 
 
-@pytest.mark.parametrize(
-    "record", [b"", b"x", STAMP + b" stdin F x", STAMP + b" stdout X x", STAMP + b" stdout F"]
-)
+@pytest.mark.parametrize("record", [b"", b"x", STAMP + b" stdin F x", STAMP + b" stdout X x"])
 def test_what_is_no_record_is_left_out_and_counted(record: bytes) -> None:
     good = records("stdout", b"one\ntwo\n", STAMP)
     unpacker = Unpacker()
