@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from axern.api import frames
 from axern.api.schema import DNS_LABEL, HeartbeatRequest, ReserveRequest, RunRequest
 from axern.daemon.handlers import Handlers, Route, error_response
 from axern.runtime.record import RunExit
@@ -194,6 +195,49 @@ def test_a_stream_begins_only_where_an_event_ended(tmp_path: Path) -> None:
             assert code(await rig.ask("GET", f"{target}{offset}")) == (400, "invalid_argument")
         bad = await rig.ask("GET", target[:-6], None, USER, **{"last-event-id": "3"})
         assert code(bad) == (400, "invalid_argument")
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "tail=-1",
+        "tail=x",
+        "since_ms=1.5",
+        "from=0&tail=1",
+        "from=0&since_ms=1",
+        "timestamps=1",
+        "follow=yes",
+        "lines=5",
+    ],
+)
+def test_where_a_stream_begins_is_said_strictly(tmp_path: Path, query: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.parts.runs.save_spec(spec_of())
+        answer = await rig.ask("GET", f"/v2/runs/{ID}/stream?{query}")
+        assert code(answer) == (400, "invalid_argument")
+
+    play(tmp_path, scenario)
+
+
+def test_times_come_with_the_records_of_the_fast_form(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.parts.runs.save_spec(spec_of())
+        accept = {"accept": frames.CONTENT_TYPE}
+        target = f"/v2/runs/{ID}/stream?timestamps=true"
+        assert code(await rig.ask("GET", target, None, USER, **accept)) == (400, "invalid_argument")
+
+    play(tmp_path, scenario)
+
+
+def test_a_log_that_was_removed_is_missed(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.parts.runs.save_spec(spec_of())
+        rig.parts.runs.save_exit(ID, RunExit("succeeded", 0, 0, 2, 1))
+        status, problem = await rig.ask("GET", f"/v2/runs/{ID}/stream")
+        assert (status, problem["error"]["code"]) == (404, "not_found")
+        assert "was removed" in problem["error"]["message"]
 
     play(tmp_path, scenario)
 
