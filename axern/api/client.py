@@ -95,9 +95,14 @@ class Client:
             raise DaemonUnreachable(error.message, hint=error.hint) from error
 
     def request(
-        self, method: str, target: str, body: Json | None = None, *, timeout_s: float | None = None
+        self,
+        method: str,
+        target: str,
+        body: Json | bytes | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Json:
-        """Return the JSON object that answers *method* on *target*.
+        """Return the JSON object that answers *method* on *target*; bytes are sent as they are.
 
         Raises:
             ApiError: The daemon said no.
@@ -147,14 +152,20 @@ class Client:
             self.close()
 
     def _send(
-        self, method: str, target: str, body: Json | None, timeout_s: float, accept: str = ""
+        self,
+        method: str,
+        target: str,
+        body: Json | bytes | None,
+        timeout_s: float,
+        accept: str = "",
     ) -> tuple[int, dict[str, str]]:
-        content = b"" if body is None else _utf8(json.dumps(body, ensure_ascii=False))
+        content = body if isinstance(body, bytes) else b"" if body is None else _json(body)
         head = f"{method} {target} HTTP/1.1\r\nHost: axern\r\n"
         if accept:
             head += f"Accept: {accept}\r\n"
         if body is not None:
-            head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+            kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+            head += f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
         connection = self._socket or self._connect()
         self._silence_s, self._deadline_s = None, time.monotonic() + timeout_s
         connection.settimeout(timeout_s)
@@ -278,6 +289,10 @@ def _utf8(text: str) -> bytes:
         raise InvalidArgument(
             f"{odd!r} is not UTF-8", hint="what a sandbox is given can only be UTF-8"
         ) from None
+
+
+def _json(body: Json) -> bytes:
+    return _utf8(json.dumps(body, ensure_ascii=False))
 
 
 def _decoded(status: int, content: bytes) -> Json:

@@ -213,6 +213,7 @@ class RunRequest(Demanding):
     user: Annotated[str, Field(pattern=USER), AfterValidator(_user)] | None = None
     labels: Labels = Field(default_factory=dict)
     timeout_ms: Milliseconds | None = None
+    stdin: bool = False
 
 
 class PruneRequest(Body):

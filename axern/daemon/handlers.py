@@ -18,6 +18,7 @@ from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
 from axern.daemon import streams
+from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.log_service import Begin, LogService
@@ -85,6 +86,7 @@ class Handlers:
         self._parts = parts
         self._runs = RunService(parts)
         self._lists = RunLists(parts, self._runs)
+        self._input = InputService(parts)
         self._logs = LogService(parts, self._runs)
         self._leases = LeaseService(parts)
         self._releases = ReleaseService(parts)
@@ -103,6 +105,7 @@ class Handlers:
             ),
             Route("GET", "/v2/runs/{id}", "show one run", self._get_run),
             Route("DELETE", "/v2/runs/{id}", "cancel a run", self._cancel_run),
+            Route("POST", "/v2/runs/{id}/stdin", "hand on standard input", self._write_stdin),
             Route("GET", "/v2/runs/{id}/stream", "follow start, output and exit", self._stream),
             Route(
                 "POST",
@@ -175,6 +178,14 @@ class Handlers:
         view = self._runs.view(found, request.peer)
         log = await asyncio.to_thread(self._logs.view, found)
         return _json(200, {"run": view, "log": log})
+
+    async def _write_stdin(self, request: Request, parameters: Parameters) -> Answer:
+        query = _query(request, "offset", "end")
+        offset, end = _integer(query, "offset") or 0, _flag(query, "end")
+        taken = await self._input.write(
+            parameters["id"], request.body, request.peer, offset=offset, end=end
+        )
+        return _json(200, {"stdin": taken})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = _query(request, "grace_ms")

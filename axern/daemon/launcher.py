@@ -41,6 +41,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
         rootfs=spec.rootfs,
         rootfs_readonly=spec.rootfs_readonly,
         user=spec.user,
+        stdin=spec.stdin,
         lane=reservation.lane or 0,
         hostname=spec.id[:_HOSTNAME_LENGTH],
     )

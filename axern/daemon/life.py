@@ -28,6 +28,7 @@ class Life:
     task: asyncio.Task[None] | None = None
     errand: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None
+    stdin: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def stop(self, reason: str, by: str, kill_at_ms: int) -> None:
         """Ask it to end, killed at *kill_at_ms* at the latest; a later call may only hurry it."""

@@ -72,6 +72,7 @@ class RunService:
             user=body.user,
             timeout_ms=body.timeout_ms,
             ttl_ms=body.ttl_ms,
+            stdin=body.stdin,
         )
         proposal = transitions.Proposal(
             id=run_spec.id,
@@ -250,6 +251,7 @@ def _run_view(
         "user": spec.user,
         "timeout_ms": spec.timeout_ms,
         "ttl_ms": spec.ttl_ms,
+        "stdin": spec.stdin,
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,

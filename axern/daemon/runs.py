@@ -55,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: str | None = None
     timeout_ms: int | None = None
     ttl_ms: int | None = None
+    stdin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
 from axern.host import idmap
-from axern.runtime import bundle, command, monitor, rootfs, segments, user
+from axern.runtime import bundle, command, monitor, rootfs, segments, standard_input, user
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
@@ -65,21 +66,24 @@ def create(
     bundle.write(config, paths.config)
     failpoint("launch.bundle")
     segments.begin(paths.log)
+    first_id = idmap.first_id(spec.lane) if runtime.maps_ids else 0
+    uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
+    host_ids = (first_id + uid, first_id + gid)
     try:
-        created = monitor.create(
-            layout.conmon,
-            runtime,
-            paths,
-            overlay=None if spec.rootfs_readonly else paths.overlay,
-            timeout_s=timeout_s,
-            log_segment_bytes=segments.segment_bytes(log_max_bytes),
-        )
+        with standard_input.prepared(paths, *host_ids) if spec.stdin else nullcontext():
+            created = monitor.create(
+                layout.conmon,
+                runtime,
+                paths,
+                overlay=None if spec.rootfs_readonly else paths.overlay,
+                timeout_s=timeout_s,
+                log_segment_bytes=segments.segment_bytes(log_max_bytes),
+                stdin=paths.stdin if spec.stdin else None,
+            )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
     if runtime.maps_ids:
-        first_id = idmap.first_id(spec.lane)
-        uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
-        monitor.hand_over_outputs(created, first_id + uid, first_id + gid)
+        monitor.hand_over_outputs(created, *host_ids)
     failpoint("launch.created")
     return created
 

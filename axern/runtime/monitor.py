@@ -27,6 +27,8 @@ from ledger.reservation import ProcessIdentity
 _SHELL = "/bin/sh"
 _ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 """A script that takes a control group's folder and a command line."""
+_ENTER_READING = 'echo 0 >"$0/cgroup.procs" && in="$1" && shift && exec "$@" <"$in"'
+"""The same, with a file for standard input in between."""
 _REPORT_LIMIT_BYTES = 64 * 1024
 
 
@@ -53,11 +55,12 @@ def create(
     *,
     overlay: str | None,
     log_segment_bytes: int,
+    stdin: str | None = None,
     timeout_s: float = command.TIMEOUT_S,
 ) -> Created:
     """Start a monitor that creates the sandbox, and check that each process is where it belongs.
 
-    It begins another log file each *log_segment_bytes*.
+    It begins another log file each *log_segment_bytes*. The workload reads from the pipe *stdin*.
 
     Raises:
         MonitorFailed: The runtime refused, with its own message, or took longer than *timeout_s*.
@@ -69,7 +72,7 @@ def create(
     try:
         try:
             command.run(
-                _monitor_argv(conmon, runtime, paths, overlay, log_segment_bytes),
+                _monitor_argv(conmon, runtime, paths, overlay, log_segment_bytes, stdin),
                 timeout_s=timeout_s,
                 environment={"_OCI_SYNCPIPE": str(child_fd)},
                 pass_fds=(child_fd,),
@@ -89,12 +92,18 @@ def _monitor_argv(
     paths: SandboxPaths,
     overlay: str | None,
     log_segment_bytes: int,
+    stdin: str | None,
 ) -> list[str]:
     argv = [_SHELL, "-c", _ENTER, paths.monitor.folder, conmon, "--api-version", "1"]
     for flag in ("-c", "-u", "-n"):
         argv += [flag, paths.sandbox_id]
     argv += ["-r", _SHELL]
-    enter = ("-c", _ENTER, paths.birth.folder)
+    script = (
+        (_ENTER, paths.birth.folder)
+        if stdin is None
+        else (_ENTER_READING, paths.birth.folder, stdin)
+    )
+    enter = ("-c", *script)
     for argument in (*enter, runtime.binary, *runtime.create_options(overlay)):
         argv += ["--runtime-arg", argument]
     argv += ["-b", paths.bundle, "-p", paths.pid_file]

@@ -17,7 +17,7 @@ class SandboxSpec:
 
     `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
     `argv` nor `env` may reach the ledger or a log. `user` is as
-    `runtime.user` takes it, None for root.
+    `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
     """
 
     sandbox_id: str
@@ -30,6 +30,7 @@ class SandboxSpec:
     lane: int
     hostname: str
     user: str | None = None
+    stdin: bool = False
 
     @property
     def search_path(self) -> str:

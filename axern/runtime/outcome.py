@@ -21,9 +21,12 @@ OUT_OF_TIME = 124
 """What timeout(1) gives: a workload that ends well on TERM must not pass for one that was done."""
 EXPIRED = "expired"
 TIMEOUT = "timeout"
-_TIME_LIMITS = {
+STDIN_LOST = "stdin-lost"
+_OWN_CODES = {EXPIRED: OUT_OF_TIME, TIMEOUT: OUT_OF_TIME, STDIN_LOST: OWN_FAILURE}
+_WORDS = {
     EXPIRED: "its time to live (ttl) was over",
     TIMEOUT: "it ran for as long as it may (timeout)",
+    STDIN_LOST: "a part of its standard input may be lost: the daemon ended in a write",
 }
 
 
@@ -54,9 +57,10 @@ def stopped(reason: str, exit_code: int | None, finished_wall_ms: int | None) ->
     return Outcome(
         CANCELLED if reason == CANCELLED else FAILED,
         exit_code,
-        OUT_OF_TIME if reason in _TIME_LIMITS else cli_exit_code,
+        # What has read half of its input may well end with 0.
+        _OWN_CODES.get(reason, cli_exit_code),
         None if reason == CANCELLED else reason,
-        f"stopped: {_TIME_LIMITS.get(reason, reason)}",
+        f"stopped: {_WORDS.get(reason, reason)}",
         finished_wall_ms,
     )
 

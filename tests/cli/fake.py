@@ -144,6 +144,7 @@ class FakeDaemon:
                 "user": body["user"],
                 "timeout_ms": body["timeout_ms"],
                 "ttl_ms": body["ttl_ms"],
+                "stdin": body["stdin"],
                 "runtime_class": body["runtime_class"] or "runsc",
                 "template": body["template"] or "busybox",
                 "rootfs": body["rootfs"],

@@ -109,6 +109,7 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
             "timeout_ms": 90_000,
             "user": "nobody:5",
             "labels": {"team": "web", "a/b": ""},
+            "stdin": False,
         }
     ]
 
@@ -157,6 +158,9 @@ def test_where_the_command_begins(
         ["--timeout", "1", "--", "true"],
         ["--env-file", "/no/such/file", "--", "true"],
         ["--", "echo", "\udcff"],
+        ["-i", "--detach", "--", "true"],
+        ["-i", "--env-file", "-", "--", "true"],
+        ["-f", "-", "--env-file", "-"],
         ["--env", "A=\udcff", "--", "true"],
         ["--env", "\udcff=A", "--", "true"],
         ["--env", "NO_SUCH_VARIABLE", "--", "true"],

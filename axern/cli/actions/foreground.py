@@ -75,12 +75,14 @@ class Patience:
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        quiet: bool = False,
     ) -> None:
         self._clock = clock
         self._sleep = sleep
         self._since: float | None = None
         self._wait_s = _FIRST_WAIT_S
-        self._told = False
+        self._told = quiet
 
     def succeed(self) -> None:
         """Forget earlier failures."""

@@ -36,6 +36,7 @@ class RunOptions:
     labels: Sequence[str] = ()
     env_files: Sequence[str] = ()
     file: str | None = None
+    interactive: bool = False
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def run_body(options: RunOptions) -> dict[str, Any]:
     Raises:
         InvalidArgument: A quantity, a duration, a variable or a file can't be read; no command.
     """
+    _require_one_reader(options)
     written = _written(options.file)
     flags = {
         "request_id": options.request_id,
@@ -61,6 +63,7 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "ttl_ms": _duration(options.ttl, "--ttl"),
         "timeout_ms": _duration(options.timeout, "--timeout"),
         "user": options.user,
+        "stdin": options.interactive or None,
     }
     if options.template or options.rootfs:  # either stands in for both
         written = {name: value for name, value in written.items() if name not in _ROOTS}
@@ -78,6 +81,16 @@ def run_body(options: RunOptions) -> dict[str, Any]:
     }
     _require_text(whole)
     return whole
+
+
+def _require_one_reader(options: RunOptions) -> None:
+    """Refuse to read standard input for two purposes."""
+    flags = ["-i"] * options.interactive + ["-f -"] * (options.file == "-")
+    flags += ["--env-file -"] * list(options.env_files).count("-")
+    if len(flags) > 1:
+        raise InvalidArgument(
+            f"{' and '.join(flags)} would both read standard input", hint="give one of them a file"
+        )
 
 
 def _require_text(body: dict[str, Any]) -> None:
@@ -111,6 +124,7 @@ _LEFT_OUT: dict[str, Any] = {
     "timeout_ms": None,
     "user": None,
     "labels": {},
+    "stdin": False,
 }
 """The body of a run of which nothing is said."""
 

@@ -44,6 +44,7 @@ def start(
     *,
     command: tuple[str, ...],
     file: str | None,
+    interactive: bool,
     detach: bool,
     template: str | None,
     rootfs: str | None,
@@ -70,6 +71,7 @@ def start(
         command=command,
         resources=resources,
         file=file,
+        interactive=interactive,
         env=env,
         env_files=env_files,
         cwd=cwd,
@@ -90,6 +92,8 @@ def start(
 def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> int:
     pipe = Pipe()
     try:
+        if detach and options.interactive:
+            raise InvalidArgument("-i and --detach exclude each other: nobody would hand it on")
         body = run_body(options)
         if detach:
             _show_detached(submit(where, body), as_json=as_json)
@@ -111,6 +115,10 @@ def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) ->
         say(f"Run: {run['id']}")
         _warn_unenforced(run)
         interrupts.watch(run["id"])
+        if body["stdin"]:
+            from axern.cli.actions import pump
+
+            pump.begin(where, run["id"])
         ended = follow_run(where, run["id"], pipe, interrupts.settle)
     except Interrupted:
         return interrupts.exit_code or OWN_FAILURE

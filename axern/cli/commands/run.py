@@ -43,6 +43,7 @@ _START = Command(
     ),
     options=(
         text("--file -f", "PATH", "run what this file says; - is standard input", source="files"),
+        flag("--interactive -i", "let it read our standard input; else it has none"),
         flag("--detach -d", "print the id and leave the run to the daemon"),
         text(
             "--template",

@@ -23,6 +23,7 @@ ROUTES = {
     ("POST", "/v2/runs"),
     ("GET", "/v2/runs"),
     ("POST", "/v2/runs/prune"),
+    ("POST", "/v2/runs/{id}/stdin"),
     ("GET", "/v2/runs/{id}"),
     ("DELETE", "/v2/runs/{id}"),
     ("GET", "/v2/runs/{id}/stream"),
