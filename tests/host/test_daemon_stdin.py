@@ -106,7 +106,9 @@ def test_a_daemon_that_dies_is_no_end_of_the_input(lab: DaemonLab, runtime: str)
 
 def test_what_may_be_lost_ends_the_run_and_is_told(lab: DaemonLab) -> None:
     lab.start()
-    process, run_id = start(lab, "runc", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    process, run_id = start(
+        lab, "runc", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    )
     assert process.stdin is not None
     assert process.stderr is not None
     lab.wait_status(run_id, "running")
