@@ -83,7 +83,7 @@ def _read(
         if path is None:
             return {}
         raise InvalidArgument(f"there is no configuration file {path}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path or DEFAULT_PATH}: {error}") from error
 
 

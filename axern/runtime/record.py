@@ -110,7 +110,7 @@ def decode(path: str, kind: type[Record]) -> Record | None:
             return msgspec.json.decode(file.read(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         _log.error("%s is damaged: %s", path, error)
     except OSError as error:
         if error.errno != errno.ELOOP:

@@ -30,7 +30,7 @@ def _variable(word: str, place: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not name:
         raise InvalidArgument(
-            f"{place}: {word!r} has no name before the '='", hint="for example LANG=C"
+            f"{place}: there is no name before the '='", hint="for example LANG=C"
         )
     if not equals:
         if name not in os.environ:
@@ -52,10 +52,12 @@ def _file(path: str) -> Iterator[tuple[str, str]]:
         if not text or text.startswith("#"):
             continue
         place = f"--env-file: {path}, line {number}"
-        name = text.partition("=")[0]
+        name, equals, _ = text.partition("=")
+        # Without a '=' it may be the rest of a value, and a secret.
+        what = repr(name[:64]) if equals else "the line has no '=' and"
         if any(character.isspace() for character in name):
             raise InvalidArgument(
-                f"{place}: {name[:64]!r} has a space in it, which no variable's name may have",
+                f"{place}: {what} has a space in it, which no variable's name may have",
                 hint="one KEY=VALUE a line, without 'export' or spaces around the '='",
             )
         yield _variable(text, place)

@@ -44,7 +44,7 @@ def test_what_comes_later_wins_and_words_come_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"A=1\n=x\n", "env, line 2: '=x' has no name"),
+        (b"A=1\n=x\n", "env, line 2: there is no name"),
         (b"\nNO_SUCH_VARIABLE\n", "env, line 2: NO_SUCH_VARIABLE is not set here"),
         (b"export A=1\n", "env, line 1: 'export A' has a space in it"),
         (b"A =1\n", "env, line 1: 'A ' has a space in it"),
