@@ -106,6 +106,11 @@ class TemplateService:
         if source.kind == DIRECTORY:
             if source.reference is not None:
                 raise InvalidArgument("source.reference: a folder has no images to choose from")
+            if os.path.isfile(f"{source.path}/oci-layout"):
+                raise InvalidArgument(
+                    f"source.path: {path} is an OCI layout and no root file system",
+                    hint="give its kind: oci:PATH:TAG",
+                )
             if not os.path.isdir(source.path):
                 raise InvalidArgument(f"source.path: {path} is not a directory on this host")
             require_apart(self._parts, source.path, "source.path")

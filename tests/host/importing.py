@@ -138,8 +138,9 @@ def outside(base: str) -> dict[str, tuple[int, ...]]:
             for name in (*folders, *files, "."):
                 path = os.path.join(folder, name)
                 found[path] = _facts(path)
-    for path in (base, "/etc/passwd", "/etc/shadow", "/dev/null"):
+    for path in (base, "/etc/passwd", "/etc/shadow"):
         found[path] = _facts(path)
+    found["/dev/null"] = _facts("/dev/null")[:-1]  # whoever writes to it moves its times
     return found
 
 

@@ -163,6 +163,7 @@ def test_an_image_gives_runs_its_variables(lab: DaemonLab, tmp_path: Path, sourc
         ("/nowhere", "/nowhere is not a directory"),
         ("/etc/passwd", "/etc/passwd is not a directory"),
         ("oci:/usr", "is not an OCI layout"),
+        ("{oci}", "is an OCI layout and no root file system"),
         ("docker-archive:/usr", "is not a docker archive"),
         ("docker://debian", "nothing is downloaded"),
         ("oci:", "a path is missing"),
@@ -170,10 +171,13 @@ def test_an_image_gives_runs_its_variables(lab: DaemonLab, tmp_path: Path, sourc
         ("/", "lie in each other"),
     ],
 )
-def test_sources_that_are_none(lab: DaemonLab, source: str, words: str) -> None:
+def test_sources_that_are_none(lab: DaemonLab, tmp_path: Path, source: str, words: str) -> None:
+    images.write(str(tmp_path / "oci"), images.layer([]))
+    source = source.replace("{oci}", str(tmp_path / "oci"))
     done = lab.axern("template", "add", "fine", "--from", source)
     assert done.returncode == 2
     assert words in done.stderr.decode()
+    assert done.stderr.decode().startswith("axern: --from: ")
     assert staged(lab) == []
 
 
