@@ -101,7 +101,7 @@ def test_output_is_whole_over_files_restarts_and_resumption(lab: DaemonLab) -> N
     )
     process = lab.popen("run", *FLAGS, "--", "sh", "-c", script)
     assert process.stdout is not None
-    read = process.stdout.read(1000)
+    read = os.read(process.stdout.fileno(), 1000)  # what a buffer holds, communicate would miss
     lab.kill(lab.processes[-1])
     lab.start()
     rest, stderr = process.communicate(timeout=120)
