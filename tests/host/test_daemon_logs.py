@@ -53,7 +53,7 @@ def logs(lab: DaemonLab, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def test_a_flood_fits_its_bounds_and_what_is_dropped_is_counted(lab: DaemonLab) -> None:
-    run_id = lab.detach("runc", "timeout", "2", "yes")
+    run_id = lab.detach("runc", "sh", "-c", "yes & sleep 2; kill $!")
     lab.wait_status(run_id, "running")
     folder = lab.layout.sandbox(run_id).run_folder
     slowest_s = 0.0
@@ -63,7 +63,7 @@ def test_a_flood_fits_its_bounds_and_what_is_dropped_is_counted(lab: DaemonLab) 
         lab.request("GET", "/v2/health")
         slowest_s = max(slowest_s, time.monotonic() - began_s)
         biggest = max(biggest, size_of(folder))
-    lab.wait_status(run_id, "failed")
+    lab.wait_status(run_id, "succeeded")
     assert slowest_s < 5
     # One file more may be begun before anybody looks, and one that nobody has laid out.
     assert biggest <= MAX_BYTES + 2 * segments.segment_bytes(MAX_BYTES)
