@@ -28,6 +28,7 @@ from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from axern.daemon.template_service import TemplateService
 from axern.runtime.outcome import CANCELLED, FAILED, SUCCEEDED
+from axern.runtime.template_tree import shown
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
 from ledger.release import Asked
 from ledger.reservation import PHASES
@@ -149,8 +150,12 @@ class Handlers:
         path = request.path
         known = [r.method for r in self._routes if r.match(r.method, path) is not None]
         if known:
-            raise InvalidArgument(f"{path} does not take {request.method}, but {', '.join(known)}")
-        raise NotFound(f"there is no {path}", hint="GET /v2/openapi.json lists what there is")
+            raise InvalidArgument(
+                f"{shown(path)} does not take {request.method}, but {', '.join(known)}"
+            )
+        raise NotFound(
+            f"there is no {shown(path)}", hint="GET /v2/openapi.json lists what there is"
+        )
 
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())
