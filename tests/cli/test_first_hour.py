@@ -70,7 +70,7 @@ def typed_by_hand(page: str) -> str:
 
 
 @pytest.mark.host
-@pytest.mark.parametrize("name", ["README.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
 def test_every_command_shows_what_the_page_says(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert len(list(steps(page))) > 5
