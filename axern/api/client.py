@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _socket
 import json
+import os
 import time
 from collections.abc import Iterator
 
@@ -43,6 +44,9 @@ ANSWER_LIMIT_BYTES = 256 * 1024**2
 
 _READ_BYTES = 256 * 1024
 _CONNECT_RETRY_S = 0.01
+_LONGEST_PATH = 107
+"""Source: unix(7), sun_path less its NUL."""
+_SHOWN_LENGTH = 64
 
 
 class ConnectionLost(DaemonUnreachable):
@@ -200,7 +204,10 @@ class Client:
             connection.close()
             if error.errno is None and not isinstance(error, TimeoutError):
                 # Longer than an address may be: Python's own check, so without an errno.
-                raise InvalidArgument(f"{self._path}: {error}") from error
+                raise InvalidArgument(
+                    f"a socket's path has at most {_LONGEST_PATH} bytes; "
+                    f"{self._path[:_SHOWN_LENGTH]}… has {len(os.fsencode(self._path))}"
+                ) from error
             raise DaemonUnreachable(
                 f"no daemon answers at {self._path}: {error.strerror or error}",
                 hint="start it: axernd --config PATH",

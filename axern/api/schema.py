@@ -58,7 +58,7 @@ _RULES = {
     "model_type": "it must be an object",
     "too_short": "it must not be empty",
     "too_long": "it must have at most {max_length} items",
-    "int_type": "it must be a whole number{unit}",
+    "int_type": "it must be a whole number{unit}{example}",
     "greater_than_equal": "it must be at least {ge}{unit}",
     "less_than_equal": "it must be at most {le}{unit}",
 }
@@ -77,11 +77,11 @@ _PATTERN_RULES = {
     "letter or digit at either end, for example team or example.com/job",
 }
 _UNITS = {
-    "ms": " ms, for example 90000",
-    "bytes": " bytes, for example 536870912",
-    "milli": " milli-cores, for example 500",
+    "ms": (" ms", ", for example 90000"),
+    "bytes": (" bytes", ", for example 536870912"),
+    "milli": (" milli-cores", ", for example 500"),
 }
-"""What the ends of names say about the numbers."""
+"""What the ends of names say about the numbers, and an example for who wrote none."""
 
 
 def _no_nul(text: str) -> str:
@@ -287,10 +287,12 @@ def parse(model: type[Model], body: dict[str, Any]) -> Model:
 def _told(loc: tuple[int | str, ...], kind: str, context: dict[str, Any]) -> str:
     """Return the field at *loc* and the rule that it breaks, in our own words."""
     path = [str(part)[:_SHOWN_LENGTH] for part in loc if part != _OF_A_KEY] or ["body"]
+    unit, example = _UNITS.get(path[-1].rpartition("_")[2], ("", ""))
     rule = _RULES.get(kind, "it is not valid").format(
         **context,
         name=path[-1],
-        unit=_UNITS.get(path[-1].rpartition("_")[2], ""),
+        unit=unit,
+        example=example,
         rule=_PATTERN_RULES.get(context.get("pattern", "")),
     )
     return f"{'.'.join(path)}: {rule}"

@@ -38,8 +38,10 @@ def answer(words: list[str]) -> int:
 
 def _failed(error: AxernError, words: list[str], code: int | None = None) -> int:
     """Tell about *error* and return its exit code, or *code* where there is one."""
+    from axern.cli.actions.wording import in_flags
+
     try:
-        report(error, as_json=wants_json(words))
+        report(in_flags(error), as_json=wants_json(words))
     except OutputClosed:
         return READER_GONE
     return exit_code(error) if code is None else code

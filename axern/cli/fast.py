@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SIMILAR = 0.6
 """How alike a word and a subcommand's name must be to count as a typing error."""
-_LONGEST_INTEGER = 18
+LONGEST_INTEGER = 15
+"""Digits of a number; each of them is one that JSON keeps exact."""
 
 
 class Irregular(Exception):
@@ -146,10 +147,10 @@ def _flag(by_flag: dict[str, Option], word: str) -> tuple[Option, str | None]:
 
 def _set(values: dict[str, Any], option: Option, value: str) -> None:
     """Put *value* where *option* has it; one that is wrong is told by typer, so it ends here."""
-    if option.kind == CHOICE and value not in option.choices:
+    if not value or (option.kind == CHOICE and value not in option.choices):
         raise Irregular
     if option.kind == INTEGER:
-        if not value.isascii() or not value.isdecimal() or len(value) > _LONGEST_INTEGER:
+        if not value.isascii() or not value.isdecimal() or len(value) > LONGEST_INTEGER:
             raise Irregular
         number = int(value)
         if option.minimum is not None and number < option.minimum:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from axern.cli import commands
-from axern.cli.fast import SIMILAR, Call
+from axern.cli.fast import LONGEST_INTEGER, SIMILAR, Call
 from axern.cli.grammar import (
     CHOICE,
     FLAG,
@@ -120,6 +120,7 @@ def app() -> typer.Typer:
 
     def keep(ctx: typer.Context, **options: object) -> None:
         options.pop("version")
+        _refuse_empty(ctx, commands.GLOBALS, options)
         ctx.obj = options
 
     row = commands.tree()
@@ -157,6 +158,7 @@ def _add(made: typer.Typer, child: Command | Group) -> None:
         return
 
     def action(ctx: typer.Context, **values: Any) -> Call:
+        _refuse_empty(ctx, child.options, values)
         fixed = {
             name: tuple(value or ()) if name in several else value for name, value in values.items()
         }
@@ -167,12 +169,37 @@ def _add(made: typer.Typer, child: Command | Group) -> None:
     parameters = [*map(_argument, child.arguments), *map(_option, child.options)]
     made.command(
         child.name,
+        cls=PlacedCommand,
         help=_help(child),
         short_help=child.summary,
         epilog=f"Example: {child.example}",
         hidden=child.hidden,
         context_settings={"allow_interspersed_args": not child.takes_rest},
     )(_function(action, parameters))
+
+
+def _refuse_empty(
+    ctx: typer.Context, options: tuple[Option, ...], values: Mapping[str, Any]
+) -> None:
+    """Refuse a value of nothing: it comes from a variable that is not set, and means no default."""
+    for option in options:
+        value = values[option.name]
+        if value == "" or (option.repeats and "" in (value or ())):
+            _fail(ctx, f"Option {option.flags[0]!r} must not have an empty value.")
+
+
+class PlacedCommand(TyperCommand):
+    """A command whose errors all say where they belong; those of typer's parser do not."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read *args*."""
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            if getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+        return rest
 
 
 def _help(row: Command | Group) -> str:
@@ -193,6 +220,7 @@ def _function(
 
 def _option(option: Option) -> inspect.Parameter:
     kind: Any = {FLAG: bool, INTEGER: int}.get(option.kind, str)
+    parser = _whole_number(option.minimum or 0) if option.kind == INTEGER else None
     if option.kind == CHOICE:
         # typer knows no list of literals.
         words = [(word, word) for word in option.choices]
@@ -201,11 +229,22 @@ def _option(option: Option) -> inspect.Parameter:
         kind = list[kind]
     if option.default in {None, ()}:
         kind = kind | None
-    declared = typer.Option(
-        *option.flags, metavar=option.metavar, help=option.help, min=option.minimum
-    )
+    declared = typer.Option(*option.flags, metavar=option.metavar, help=option.help, parser=parser)
     default = None if option.repeats else option.default
     return _parameter(option.name, Annotated[kind, declared], default=default)
+
+
+def _whole_number(minimum: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or len(text) > LONGEST_INTEGER:
+            raise typer.BadParameter(
+                f"{text!r} is no whole number of at most {LONGEST_INTEGER} digits."
+            )
+        if int(text) < minimum:
+            raise typer.BadParameter(f"{text} is less than {minimum}.")
+        return int(text)
+
+    return number
 
 
 def _argument(argument: Argument) -> inspect.Parameter:

@@ -325,7 +325,7 @@ def _flag(query: dict[str, str], name: str, default: str = "false") -> bool:
 def _grace_ms(query: dict[str, str]) -> int | None:
     grace_ms = _integer(query, "grace_ms")
     if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
-        raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} (a day) can be waited for")
+        raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} ms (a day) can be waited for")
     return grace_ms
 
 

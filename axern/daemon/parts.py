@@ -141,7 +141,10 @@ class Parts:
         found = {row.id for row in self.ledger.state.reservations() if row.id.startswith(text)}
         found.update(self.runs.ids_with(text))
         if not found:
-            raise NotFound(f"no run or reservation has an id that begins with {text}")
+            raise NotFound(
+                f"no run or reservation has an id that begins with {text}",
+                hint="axern run list and axern reservations show what there is",
+            )
         if len(found) > 1:
             raise InvalidArgument(f"{len(found)} ids begin with {text}: give more of it")
         return found.pop()

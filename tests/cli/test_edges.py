@@ -112,6 +112,11 @@ def test_who_ignores_interrupts_goes_on_ignoring_them(axern: Axern, fake: FakeDa
         (["reservations", "list", "--phase", "x", "--format", "ndjson"], 2),
         (["nonsense", "-o", "json"], 2),
         (["-o", "json", "node", "status"], 2),
+        (["run", "list", "--since=", "-o", "json"], 2),
+        (["run", "prune", "--label", "", "-o", "json"], 2),
+        (["--socket", "", "node", "status", "-o", "json"], 2),
+        (["run", "list", "-o", "json", "--limit", "0"], 2),
+        (["run", "list", "-o", "json", "--limit"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )

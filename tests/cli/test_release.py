@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,24 @@ def test_programs_are_told_the_same(axern: Axern, fake: FakeDaemon) -> None:
     assert fake.requests[1][1] == "/v2/reservations/0123?force=true&reason=a+b%26c"
 
 
+def test_who_interrupts_is_told_that_it_goes_on(axern: Axern, fake: FakeDaemon) -> None:
+    waiting = {"reservation": RESERVATION | {"phase": "stopping"}, "released": None}
+    fake.releases = {"0123": [(202, waiting)] * 10_000}
+    with axern.start("reservations", "release", "0123") as process:
+        while len(fake.requests) < 3:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"hint: axern reservations inspect 0123" in told
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["0123", "--force"], b"--force needs --reason TEXT"),
-        (["0123", "--force", "--reason", ""], b"--reason: 0 characters"),
+        (["0123", "--force", "--reason", ""], b"must not have an empty value"),
         (["0123", "--reason", "x" * 257], b"--reason: 257 characters"),
         (["0123", "--reason", "a\nb"], b"without control characters"),
         (["xyz"], b"is not an id"),

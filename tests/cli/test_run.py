@@ -60,7 +60,9 @@ def test_a_refusal_in_json_is_the_whole_structure(axern: Axern, fake: FakeDaemon
             "requests.memory_bytes must be at most limits.memory_bytes: request 2GiB",
             "--request-memory must be at most --limit-memory: request 2GiB",
         ),
-        ("command.1: it must be a text", "command.1: it must be a text"),
+        ("command.1: it must be a text", "COMMAND 1: it must be a text"),
+        ("labels.: it must be a text", "--label: it must be a text"),
+        ("other: it must be a text", "other: it must be a text"),
     ],
 )
 def test_fields_are_told_as_flags(axern: Axern, fake: FakeDaemon, message: str, shown: str) -> None:
@@ -156,6 +158,10 @@ def test_where_the_command_begins(
         ["--label", "team", "--", "true"],
         ["--label", "=x", "--", "true"],
         ["--timeout", "1", "--", "true"],
+        ["--timeout"],
+        ["--rootfs", "", "--", "true"],
+        ["--request-id=", "--", "true"],
+        ["--env", "A=1", "--env", "", "--", "true"],
         ["--env-file", "/no/such/file", "--", "true"],
         ["--", "echo", "\udcff"],
         ["-i", "--detach", "--", "true"],
@@ -173,6 +179,18 @@ def test_our_own_failures_are_125(axern: Axern, fake: FakeDaemon, words: list[st
     assert b"axern run" in done.stderr or b"[invalid_argument]" in done.stderr
     assert b"Traceback" not in done.stderr
     assert fake.runs == {}
+
+
+def test_a_command_behind_a_flag_is_a_program_and_the_error_says_so(
+    axern: Axern, fake: FakeDaemon
+) -> None:
+    done = axern.run("run", "-o", "json", "prune")
+    assert done.returncode == 127
+    hint = "behind a flag 'prune' is a program; the command stands first, as in: axern run list"
+    assert json.loads(done.stdout)["error"]["hint"] == hint
+    assert hint in done.stderr.decode()
+    other = axern.run("run", "--", "no-such-program")
+    assert (other.returncode, b"hint" in other.stderr) == (127, False)
 
 
 def test_unenforced_resources_are_told_once(axern: Axern, fake: FakeDaemon) -> None:

@@ -273,7 +273,7 @@ def test_exit_codes(axern: Axern, words: list[str], code: str, exit_code: int) -
         (["-o", "json", "run", "true"], "it goes behind the command"),
         (["node", "--output=json", "status"], "it goes behind the command"),
         (["--bogus", "run", "true"], "axern --help"),
-        (["reservations", "-o"], "axern --help"),
+        (["reservations", "-o"], "axern reservations list --help"),
         (["run", "logs", "-o", "json", "beef"], "axern run logs --help"),
     ],
 )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _EXIT_CODES = {"warning": 1, "problem": 3}
-"""As `axern node doctor` has them: 0 for a clean host."""
 
 
 def inspect(where: Where, *, reservation_id: str, output: str) -> None:

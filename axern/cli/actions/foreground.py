@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 
 from axern.api.client import HEALTH_TIMEOUT_S, ApiError, ConnectionLost
 from axern.api.decoding import RECORDS
-from axern.cli.actions.request import in_flags
 from axern.cli.actions.target import query
+from axern.cli.commands.run import RUN
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import STDERR, STDOUT, say, write
 from axern.errors import DaemonUnreachable, OutputIncomplete, ProtocolError
 from axern.records import Unpacker
-from ledger.errors import CODES, AxernError, InvalidArgument
+from ledger.errors import CODES, AxernError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDED_ITSELF = "process-exited"
+_NOT_FOUND = 127
+"""What a run ends with whose program there is not."""
 
 
 class Interrupted(Exception):
@@ -53,7 +55,7 @@ class RunFailed(AxernError):
 
     def __init__(self, run: Json) -> None:
         diagnostic = run["diagnostic_code"]
-        super().__init__(run["message"] or f"the run ended {run['status']}")
+        super().__init__(run["message"] or f"the run ended {run['status']}", hint=_mistaken(run))
         code = str(diagnostic or "internal_error").replace("-", "_")
         self.code = code if code in CODES else "internal_error"
         self.exit_code = run["cli_exit_code"] or OWN_FAILURE
@@ -62,10 +64,18 @@ class RunFailed(AxernError):
             "diagnostic_code": diagnostic,
             "retryable": False,
             "message": self.message,
-            "hint": None,
+            "hint": self.hint,
             "run_id": run["id"],
             "exit_code": None,
         }
+
+
+def _mistaken(run: Json) -> str | None:
+    """Return what to say where a command about runs was taken for a program, behind a flag."""
+    word = (run["command"] or ("",))[0]
+    if run["cli_exit_code"] != _NOT_FOUND or RUN.find(word) is None:
+        return None
+    return f"behind a flag {word!r} is a program; the command stands first, as in: axern run list"
 
 
 class Patience:
@@ -254,9 +264,6 @@ def submit(where: Where, body: Json) -> Json:
                 raise
             patience.wait(error)
         except ApiError as error:
-            if error.code == InvalidArgument.code:
-                told = error.error | {"message": in_flags(error.message)}
-                raise ApiError(error.status, told) from error
             if not may_have_arrived or error.code != "busy":
                 raise
             patience.wait(error)

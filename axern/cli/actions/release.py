@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from axern.cli.actions.target import checked_id, query
+from axern.cli.actions.wording import in_flags
 from axern.cli.output import complain, describe, exit_code, put, put_json, say, visible
 from axern.errors import DaemonUnreachable
 from ledger.errors import AxernError, InvalidArgument
@@ -78,8 +79,15 @@ def _each(words: list[str], one: Release, *, as_json: bool) -> int:
     for word in words:
         try:
             answer = one(word)
+        except KeyboardInterrupt:
+            say(
+                "axern: interrupted; a release that has begun goes on, or is taken up when repeated"
+            )
+            say(f"  hint: axern reservations inspect {word}")
+            raise
         except AxernError as error:
             worst = max(worst, exit_code(error))
+            error = in_flags(error)
             complain(error)
             failed = {"id": word, "reservation": None, "released": None}
             results.append({**failed, "error": describe(error)})

@@ -57,7 +57,7 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "cwd": options.cwd,
         "template": options.template,
         # The daemon has another working directory.
-        "rootfs": os.path.abspath(options.rootfs) if options.rootfs else None,
+        "rootfs": None if options.rootfs is None else os.path.abspath(options.rootfs),
         "rootfs_readonly": options.rootfs_readonly or None,
         "runtime_class": options.runtime_class,
         "ttl_ms": _duration(options.ttl, "--ttl"),
@@ -139,34 +139,6 @@ def _written(path: str | None) -> dict[str, Any]:
 
 def _duration(text: str | None, flag: str) -> int | None:
     return None if text is None else parse_duration_ms(text, flag)
-
-
-_FLAGS = {
-    "namespace": "--namespace",
-    "env": "--env",
-    "cwd": "--cwd",
-    "template": "--template",
-    "rootfs": "--rootfs",
-    "rootfs_readonly": "--rootfs-readonly",
-    "runtime_class": "--runtime-class",
-    "ttl_ms": "--ttl",
-    "timeout_ms": "--timeout",
-    "user": "--user",
-    "labels": "--label",
-    "request_id": "--request-id",
-}
-"""The fields of the body that a flag fills, beside those of the resources."""
-
-
-def in_flags(message: str) -> str:
-    """Return *message* with the fields of the body that it is about as the flags for them."""
-    field, colon, rule = message.partition(":")
-    head, _, item = field.partition(".")
-    name = f"{_FLAGS[head]} {item}".rstrip() if head in _FLAGS else field
-    text = f"{name}{colon}{rule}"
-    for flag in FLAGS:
-        text = text.replace(f"{flag.side}.{flag.dimension.name}", flag.flag)
-    return text
 
 
 def amounts(texts: Mapping[str, str | None], side: str) -> dict[str, int]:

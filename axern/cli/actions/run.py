@@ -15,6 +15,7 @@ from axern.cli.actions.foreground import follow as follow_run
 from axern.cli.actions.request import RunOptions, run_body
 from axern.cli.actions.runs import words
 from axern.cli.actions.target import checked_id, query
+from axern.cli.actions.wording import in_flags
 from axern.cli.grammar import OWN_FAILURE
 from axern.cli.output import (
     ABSENT,
@@ -27,6 +28,7 @@ from axern.cli.output import (
     say,
 )
 from axern.cli.unexpected import explained
+from axern.cli.when import moment_ms
 from ledger.errors import AxernError, InvalidArgument
 from ledger.units import format_bytes, format_duration_ms, format_short, parse_duration_ms
 
@@ -101,7 +103,7 @@ def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> i
         with Interrupts(where) as interrupts:
             return _foreground(where, body, pipe, interrupts)
     except AxernError as error:
-        report(error, as_json=as_json and not pipe.stdout_used)
+        report(in_flags(error), as_json=as_json and not pipe.stdout_used)
         return error.exit_code if isinstance(error, RunFailed) else OWN_FAILURE
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         # An answer that is not what was promised, and no exit code of the workload's.
@@ -228,26 +230,8 @@ def _begin(offset: int | None, since: str | None, tail: int | None) -> dict[str,
     """
     if offset is not None and (since is not None or tail is not None):
         raise InvalidArgument("--from says where to begin, so it excludes --since and --tail")
-    return {"from": offset, "tail": tail, "since_ms": None if since is None else _wall_ms(since)}
-
-
-def _wall_ms(text: str) -> int:
-    """Return the moment that *text* names: a duration before now, or RFC 3339 with a zone."""
-    import time
-    from datetime import datetime
-
-    if text[:4].isdecimal() and text[4:5] == "-":
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise InvalidArgument(
-                f"--since: {text!r} is no time of RFC 3339 with a zone",
-                hint="for example 2026-01-31T12:00:00Z, or a duration such as 10m",
-            )
-        return max(0, int(moment.timestamp() * 1000))
-    return max(0, time.time_ns() // 1_000_000 - parse_duration_ms(text, "--since"))
+    since_ms = None if since is None else moment_ms(since, "--since")
+    return {"from": offset, "tail": tail, "since_ms": since_ms}
 
 
 def _log_size(log: Json) -> str:

@@ -46,8 +46,8 @@ def list_runs(
         "status": ",".join(statuses) or None,
         "label": ",".join(map(_label, labels)) or None,
         "owner": _owner(owner, mine=mine),
-        "created_from_ms": since and moment_ms(since, "--since"),
-        "created_before_ms": before and moment_ms(before, "--before"),
+        "created_from_ms": None if since is None else moment_ms(since, "--since"),
+        "created_before_ms": None if before is None else moment_ms(before, "--before"),
     }
     answer = _pages(where, wanted, limit or (_SHOWN if is_for_people else None), cursor)
     header = (

@@ -6,12 +6,13 @@ import contextlib
 import os
 import time
 
-from axern.api.client import ApiError
+from axern.cli.interrupt import INTERRUPTED
 from axern.cli.output import STDERR, put, put_fields, put_json, say
 from axern.cli.table import Column, put_list
 from axern.cli.when import age
 from axern.errors import ProtocolError
 from ledger.errors import AxernError, InvalidArgument
+from ledger.units import format_bytes, format_short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 _TEMPLATES = "/v2/templates"
 _IMAGE_KINDS = ("oci", "docker-archive")
 _IN_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789._-")
-_UNITS = (("GiB", 1024**3), ("MiB", 1024**2), ("KiB", 1024))
-_INTERRUPTED = 130
-_FLAGS = {"name": "NAME", "source.path": "--from", "source.reference": "--from"}
-"""The fields of the body, as the command line calls them."""
 _QUIET_S = 10.0
 """Where nobody watches, a step that takes longer than this says how far it is."""
 _STEPS = {
@@ -117,13 +114,9 @@ def add(where: Where, *, name: str, source: str | None, output: str) -> int:
             made = None
             for event in client.events(_TEMPLATES, method="POST", body=body):
                 made = _take(event.name, event.data, show) or made
-    except ApiError as error:
-        field, colon, rule = error.message.partition(":")
-        told = {"message": f"{_FLAGS.get(field, field)}{colon}{rule}"}
-        raise ApiError(error.status, error.error | told) from None
     except KeyboardInterrupt:
         say("axern: interrupted; the import is cancelled, and nothing of it is left")
-        return _INTERRUPTED
+        return INTERRUPTED
     if made is None:
         raise ProtocolError(
             "the daemon ended the import without a word",
@@ -242,10 +235,7 @@ def _target(name: str) -> str:
 
 
 def _size(amount_bytes: int | None) -> str | None:
-    if amount_bytes is None:
-        return None
-    name, factor = next((unit for unit in _UNITS if amount_bytes >= unit[1]), ("B", 1))
-    return f"{amount_bytes / factor:.1f}{name}" if factor > 1 else f"{amount_bytes}B"
+    return None if amount_bytes is None else format_short(amount_bytes, format_bytes)
 
 
 def _left_out(entry: Json) -> str:

@@ -172,13 +172,10 @@ def test_what_it_forbids_is_refused_by_name(field: str, fields: dict[str, Any]) 
                 "for example team-a"
             ),
         ),
-        ({"ttl_ms": 0}, "ttl_ms: it must be at least 1 ms, for example 90000"),
+        ({"ttl_ms": 0}, "ttl_ms: it must be at least 1 ms"),
         (
             {"requests": {"memory_bytes": 2**53}},
-            (
-                "requests.memory_bytes: it must be at most 9007199254740991 bytes, "
-                "for example 536870912"
-            ),
+            "requests.memory_bytes: it must be at most 9007199254740991 bytes",
         ),
         ({"runtime_class": "kata"}, "runtime_class: it must be 'runsc' or 'runc'"),
         ({"requests": {"cpu": 1}}, "requests.cpu: unknown field 'cpu'"),
