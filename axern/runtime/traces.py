@@ -48,8 +48,9 @@ class Traces:
     """What there is of one sandbox.
 
     `workload` is the group around everything that runs, `strays` the processes in it that are in
-    none of its own two groups. `folder` and `store` are paths, None where they are not there.
-    `exit_code` is what the monitor wrote; a file that holds no number has none.
+    none of its own groups; the process that holds its standard input open counts as neither.
+    `folder` and `store` are paths, None where they are not there. `exit_code` is what the monitor
+    wrote; a file that holds no number has none.
     `run_folder_age_s` counts from its last change of names, 0 where it is not there.
     """
 
@@ -123,11 +124,12 @@ class Host:
     def traces(self, sandbox_id: str) -> Traces:
         """Return what there is of *sandbox_id*, an id that may be known to nobody."""
         paths = self._layout.sandbox(sandbox_id)
-        inside = {*paths.birth.pids(), *paths.workload.pids()}
+        holders = frozenset(paths.stdin_holder.pids())
+        inside = {*holders, *paths.birth.pids(), *paths.workload.pids()}
         folder = paths.folder
         return Traces(
             sandbox_id=sandbox_id,
-            workload=_group(paths.wall),
+            workload=_group(paths.wall, holders),
             monitor=_group(paths.monitor),
             strays=tuple(pid for pid in paths.wall.pids() if pid not in inside),
             legacy_groups=paths.wall.legacy_folders() + paths.monitor.legacy_folders(),
@@ -167,13 +169,13 @@ def usage_bytes(traces: Traces) -> int | None:
     return None if traces.store is None else filestore.usage_bytes(traces.store)
 
 
-def _group(group: Cgroup) -> Group:
+def _group(group: Cgroup, apart: frozenset[int] = frozenset()) -> Group:
     identity = group.identity()
-    pids = group.pids()
+    pids = tuple(pid for pid in group.pids() if pid not in apart)
     return Group(
         path=group.folder,
         inode=identity.inode if identity else None,
-        populated=group.is_populated(),
+        populated=group.is_populated() and (bool(pids) or not apart),
         processes=len(pids),
         pids=pids[:_MOST_PIDS],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -102,6 +103,26 @@ def test_a_daemon_that_dies_is_no_end_of_the_input(lab: DaemonLab, runtime: str)
     process.stdin.close()
     assert process.stdout.read() == b"end\n"
     assert process.wait(60) == 0
+
+
+def test_who_holds_the_input_is_no_finding_and_no_workload(lab: DaemonLab) -> None:
+    daemon = lab.start()
+    process, run_id = start(lab, "runc", "sh", "-c", "echo up; read line")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    done = lab.axern("reservations", "doctor")
+    assert (done.returncode, done.stdout[:25]) == (0, b"ledger and host agree: no"), done
+    lab.kill(daemon)
+    paths = lab.layout.sandbox(run_id)
+    for pid in paths.workload.pids():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: os.path.exists(paths.exit_file), 30)
+    assert paths.stdin_holder.is_populated()
+    # It has ended, so that it needs no force.
+    done = lab.axern("reservations", "release", run_id)
+    assert done.returncode == 0, done
+    process.kill()
+    process.communicate()
 
 
 def test_what_may_be_lost_ends_the_run_and_is_told(lab: DaemonLab) -> None:
