@@ -22,6 +22,7 @@ RECORD_LIMIT_BYTES = 64 * 1024
 """conmon reads 8 KiB at a time, so that a longer record is not from it."""
 HEAD_BYTES = 45
 _TIME_BYTES = 35
+_UTC = b"+00:00"
 _TAG_AT = 43
 _STREAM_AT = 39
 """Of all places in a record the one at which the streams' names differ."""
@@ -96,11 +97,17 @@ class Unpacker:
         for place, content in enumerate(contents):
             stream = streams[place]
             if stream not in self._inside:
-                contents[place] = _time(lines[place]) + b" " + content
+                contents[place] = shown_time(lines[place]) + b" " + content
             if content.endswith(b"\n"):
                 self._inside -= {stream}
             else:
                 self._inside |= {stream}
+
+
+def shown_time(record: bytes) -> bytes:
+    """Return the time of *record* as it is told: in UTC, as monitors write it, with a Z."""
+    time = _time(record)
+    return time.removesuffix(_UTC) + b"Z" if time.endswith(_UTC) else time
 
 
 def _is_record(line: bytes) -> bool:

@@ -24,7 +24,7 @@ MAX_CPU_MILLI = 1_000_000
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 _QUANTITY = rf"({_NUMBER}) *([A-Za-z]*)"
 _LONGEST_TEXT = 64
-_LONGEST_EXACT = 9
+_LONGEST_EXACT = 7
 """Longest exact amount that a sentence or a table shows; a longer one is cut to two decimals."""
 
 _BYTE_UNITS = {

@@ -98,6 +98,11 @@ def put_ndjson(rows: Iterable[object]) -> None:
         put("\n".join(lines))
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return *count* and what is counted: `1 run`, `1,000 runs`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def amount(dimension: Dimension, value: int | None) -> str:
     """Return *value* as a table shows it: exact where that is short, else rounded down."""
     return ABSENT if value is None else format_short(value, dimension.format)

@@ -186,7 +186,7 @@ class TemplateService:
                 some = ", ".join(user[:12] for user in users[:_SHOWN_USERS])
                 more = f" and {len(users) - _SHOWN_USERS} more" if users[_SHOWN_USERS:] else ""
                 raise StateConflict(
-                    f"template {name} is used by {len(users)} live runs: {some}{more}",
+                    f"template {name} is used by {_live(len(users))}: {some}{more}",
                     hint="end them first: axern run cancel ID",
                 )
             templates = self._parts.layout.templates
@@ -245,6 +245,10 @@ def _remove_all(folders: tuple[str, ...]) -> None:
             filestore.remove_tree(folder)
         except AxernError as error:
             _log.warning("template: %s", error)
+
+
+def _live(count: int) -> str:
+    return "1 live run" if count == 1 else f"{count} live runs"
 
 
 def _is_oci_layout(path: str) -> bool:

@@ -62,7 +62,7 @@ class TemplateUsers:
             raise StateConflict(f"template {name} is being removed already")
         if self._admitting[name]:
             raise StateConflict(
-                f"template {name} is used by {self._admitting[name]} runs that are being admitted",
+                f"template {name} is used by what is being admitted: {self._admitting[name]}",
                 hint="wait for them: axern run list",
             )
         self._leaving.add(name)

@@ -17,7 +17,11 @@ TIMEOUT_S = 30.0
 """What a call of a runtime may take before it counts as hanging."""
 OUTPUT_LIMIT_BYTES = 256 * 1024
 """What is kept of each output; the rest is read and dropped, so that the program never blocks."""
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C"}
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C",
+    "TZ": "UTC",  # the monitor writes local time into its log
+}
 """All that a program inherits: nothing of the daemon's, such as NOTIFY_SOCKET or WATCHDOG_PID."""
 _CHUNK_BYTES = 64 * 1024
 

@@ -162,7 +162,7 @@ def _sandbox(entry: Entry, traces: Traces) -> Iterator[Finding]:
         yield from _started(entry, traces, force)
     if row.phase in (STARTING, *_LIVE) and traces.strays:
         pids = ", ".join(map(str, traces.strays[:_MOST_NAMED]))
-        words = f"processes {pids} are in {traces.workload.path}, but in no group of its own there"
+        words = f"in {traces.workload.path}, but in no group of its own there: process {pids}"
         yield _finding(DRIFTING_PROCESS, row.id, words, force)
     yield from _record(row, traces, force)
 
@@ -209,7 +209,7 @@ def _leaks(traces: Traces) -> Iterator[Finding]:
     release = f"axern reservations release {traces.sandbox_id}"
     there = (*traces.kernel, *traces.files)
     if traces.kernel:
-        runs = f"{traces.workload.processes} processes run; " if traces.runs else ""
+        runs = f"processes run ({traces.workload.processes}); " if traces.runs else ""
         words = f"no entry, but {runs}{_some(there)}"
         if traces.runs:
             release += " --force --reason TEXT"

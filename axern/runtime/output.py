@@ -118,7 +118,7 @@ def locate(log: str, offset: int) -> Position:
     if offset > end:
         raise InvalidArgument(
             f"from: {offset} is behind the log's end, which is at {end}",
-            hint="give the id of an output event, or 0",
+            hint="give an offset that was told, as by an event, or 0",
         )
     if offset == 0:
         return BEGINNING
@@ -135,7 +135,7 @@ def _within(segment: Segment, offset: int) -> Position:
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n" and size != segment.size:
                 raise InvalidArgument(
                     f"from: no record ends at {offset}",
-                    hint="give the id of an output event, or 0",
+                    hint="give an offset that was told, as by an event, or 0",
                 )
         found = count(segment.path, size)
     except FileNotFoundError:

@@ -127,7 +127,7 @@ def _bury(layout: Layout, seen: Traces, asked: Asked) -> str | None:
         return None
     if seen.runs and not asked.force:
         raise StateConflict(
-            f"{name} has no entry, but {seen.workload.processes} processes of it run in "
+            f"{name} has no entry, but processes of it run ({seen.workload.processes}) in "
             f"{seen.workload.path}",
             hint=f"to end them: axern reservations release {name} --force --reason TEXT",
         )

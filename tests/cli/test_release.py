@@ -138,13 +138,13 @@ def test_an_entry_from_all_sides(axern: Axern, fake: FakeDaemon) -> None:
     assert done.returncode == 0
     shown = done.stdout.decode()
     for words in (
-        "last heartbeat:  1.5 s ago",
-        "deadline:        2 s ago",
+        "last heartbeat:  1s ago",
+        "deadline:        2s ago",
         "monitor:         5, gone",
         "cgroup:          /cg/a, 2 processes",
         "cgroup inode:    another one",
         "written:         4KiB",
-        "2 older steps are not shown",
+        "not shown: 2 older steps",
         "released by uid 0: \\x1b[2Jgone",
     ):
         assert words in shown

@@ -6,8 +6,19 @@ import os
 
 from axern.cli.actions import offline
 from axern.cli.actions.target import checked_id
-from axern.cli.output import ABSENT, amounts, owner, put, put_fields, put_json, say, visible
+from axern.cli.output import (
+    ABSENT,
+    amounts,
+    counted,
+    owner,
+    put,
+    put_fields,
+    put_json,
+    say,
+    visible,
+)
 from axern.cli.table import Column, put_table
+from axern.cli.when import span
 from axern.errors import DaemonUnreachable
 from ledger.units import format_short
 
@@ -109,18 +120,17 @@ def _process(process: Json | None) -> str | None:
 def _group(group: Json) -> str:
     if not group["exists"]:
         return f"{group['path']}, not there"
-    count = group["processes"]
-    return f"{group['path']}, {count} process{'' if count == 1 else 'es'}"
+    return f"{group['path']}, {counted(group['processes'], 'process', 'processes')}"
 
 
 def _ago(age_ms: int | None) -> str:
-    return "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
+    return "never" if age_ms is None else f"{span(age_ms / 1000)} ago"
 
 
 def _left(left_ms: int | None) -> str:
     if left_ms is None:
         return "none"
-    return f"in {left_ms // 1000} s" if left_ms >= 0 else f"{-left_ms // 1000} s ago"
+    return f"in {span(left_ms / 1000)}" if left_ms >= 0 else f"{span(-left_ms / 1000)} ago"
 
 
 def _bytes(count: int | None) -> str | None:
@@ -132,7 +142,7 @@ def _bytes(count: int | None) -> str | None:
 def _put_history(history: Json) -> None:
     put("\nHISTORY")
     if history["omitted"]:
-        put(f"{history['omitted']} older steps are not shown")
+        put(f"not shown: {counted(history['omitted'], 'older step')}")
     put_table(
         ("AT", "STEP", "BY", Column("PHASE", status=True), Column("NOTE", "fold", least=24)),
         [

@@ -19,7 +19,7 @@ from axern.api.decoding import RECORDS
 from axern.cli.actions.target import query
 from axern.cli.commands.run import RUN
 from axern.cli.grammar import OWN_FAILURE
-from axern.cli.output import STDERR, STDOUT, say, write
+from axern.cli.output import STDERR, STDOUT, counted, say, write
 from axern.errors import DaemonUnreachable, OutputIncomplete, ProtocolError
 from axern.records import Unpacker
 from ledger.errors import CODES, AxernError
@@ -162,7 +162,9 @@ class Pipe:
     def _miss(self, lines: int | None, log_bytes: int | None) -> None:
         """Say that something is missing here; a line that came in parts counts as many."""
         self.incomplete = True
-        what = "output of unknown length" if lines is None else f"{lines:,} lines of output"
+        what = (
+            "output of unknown length" if lines is None else counted(lines, "line") + " of output"
+        )
         if log_bytes:
             least = "at least " if lines is None else ""
             what += f" ({least}{log_bytes:,} bytes of log)"

@@ -21,6 +21,7 @@ from axern.cli.output import (
     ABSENT,
     OutputFailed,
     amounts,
+    counted,
     put,
     put_fields,
     put_json,
@@ -240,7 +241,7 @@ def _log_size(log: Json) -> str:
     if not log["dropped_bytes"]:
         return kept
     lines = log["dropped_records"]
-    lost = "an unknown amount" if lines is None else f"{lines:,} lines"
+    lost = "an unknown amount" if lines is None else counted(lines, "line")
     return f"{kept}, and {lost} dropped before"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from axern.cli.actions.target import query
-from axern.cli.output import SHORT_ID, put, put_json, say
+from axern.cli.output import SHORT_ID, counted, put, put_json, say
 from axern.cli.table import Column, put_list
 from axern.cli.when import age, moment_ms
 from ledger.errors import InvalidArgument
@@ -140,8 +140,7 @@ def prune(
     if dry_run:
         for run_id in pruned["run_ids"]:
             put(run_id)
-    count = pruned["count"]
-    what = f"{count} run{'' if count == 1 else 's'}"
+    what = counted(pruned["count"], "run")
     size = format_short(pruned["disk_bytes"], format_bytes)
     (say if dry_run else put)(
         f"{what} would be removed, {size} in all" if dry_run else f"{what} removed, {size} freed"

@@ -7,7 +7,7 @@ import os
 import time
 
 from axern.cli.interrupt import INTERRUPTED
-from axern.cli.output import STDERR, put, put_fields, put_json, say
+from axern.cli.output import STDERR, counted, put, put_fields, put_json, say
 from axern.cli.table import Column, put_list
 from axern.cli.when import age
 from axern.errors import ProtocolError
@@ -125,7 +125,7 @@ def add(where: Where, *, name: str, source: str | None, output: str) -> int:
     if output == "json":
         put_json({"template": made})
         return 0
-    put(f"template {made['name']}: {made['entries']:,} entries, {_size(made['bytes'])}")
+    put(f"template {made['name']}: {_contents(made)}")
     if made["left_out"]:
         say(f"axern: left out: {_left_out(made)}")
     return 0
@@ -212,7 +212,11 @@ def _told(step: Json) -> str:
     what = _STEPS.get(step["step"], str(step["step"]))
     if not step["entries"] and not step["bytes"]:
         return what
-    return f"{what}: {step['entries']:,} entries, {_size(step['bytes'])}"
+    return f"{what}: {_contents(step)}"
+
+
+def _contents(entry: Json) -> str:
+    return f"{counted(entry['entries'], 'entry', 'entries')}, {_size(entry['bytes'])}"
 
 
 def remove(where: Where, *, name: str, output: str) -> None:
