@@ -45,6 +45,7 @@ CODES: Mapping[str, CodeRow] = {
     "permission_denied": CodeRow(403, 5, retryable=False, waitable=False),
     "runtime_start_error": CodeRow(None, 125, retryable=False, waitable=False),
     "storage_reserve_error": CodeRow(None, 125, retryable=False, waitable=False),
+    "run_stopped": CodeRow(None, 125, retryable=False, waitable=False),
     "output_incomplete": CodeRow(None, 125, retryable=False, waitable=False),
     "daemon_unreachable": CodeRow(None, 6, retryable=True, waitable=False),
     "ledger_corrupt": CodeRow(503, 7, retryable=False, waitable=False),

@@ -217,7 +217,7 @@ class _Application:
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.create_task(_send_parts(response.parts, send))
+        sending = asyncio.create_task(_send_parts(response.parts, request_id, send))
         leaving = asyncio.create_task(_left(receive))
         # Cancelled, the daemon ends, and the client has not read so far; it may come back.
         with contextlib.suppress(asyncio.CancelledError):
@@ -316,10 +316,14 @@ async def _send_whole(response: Response, request_id: str, send: Any, *, last: b
     await send({"type": "http.response.body", "body": response.body})
 
 
-async def _send_parts(parts: AsyncIterator[bytes], send: Any) -> None:
-    async with contextlib.aclosing(cast("Any", parts)) as closing:
-        async for part in closing:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+async def _send_parts(parts: AsyncIterator[bytes], request_id: str, send: Any) -> None:
+    """Send *parts* until they end or can't go on, which a client learns when it comes back."""
+    try:
+        async with contextlib.aclosing(cast("Any", parts)) as closing:
+            async for part in closing:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    except (AxernError, OSError) as error:
+        _log.info("request %s: its stream can't go on: %s", request_id, error)
     await send({"type": "http.response.body", "body": b""})
 
 

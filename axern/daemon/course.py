@@ -87,7 +87,6 @@ class Course:
             grace_ms = self._settings.stop_grace_ms
             reason = reservation.reason or USER_CANCELLED
             life.stop(reason, "daemon", self._clock().monotonic_ms + grace_ms)
-            life.stop_reason = reason  # what the ledger says came before anything heard since
         self._deadlines.watch(life)
         outcome = None
         has_record = await self._insist(life, self._runs.has_ended, reservation.id)
@@ -114,18 +113,18 @@ class Course:
         """Make and start the sandbox; return how it failed, or None when it runs."""
         async with self._launch_slot(life):
             if life.must_stop():
-                return _stopped(life)
+                return self._stopped(life)
             try:
                 reservation = await self._commit(partial(transitions.start, reservation_id=spec.id))
             except StateConflict:  # it was cancelled in the ledger, and this life hears it next
-                return _stopped(life)
+                return self._stopped(life)
             failpoint("launch.starting")
             try:
                 sandbox = launcher.sandbox_spec(spec, reservation)
                 call = (sandbox, self._layout, self._settings)
                 created = await self.crew.launch(launcher.create, *call)
                 if life.must_stop():
-                    return _stopped(life)
+                    return self._stopped(life)
                 await self.crew.launch(launcher.start, *call)
             except (AxernError, OSError) as error:
                 # What a runtime says may quote the command line, which belongs in no log.
@@ -189,7 +188,7 @@ class Course:
             except (AxernError, OSError) as error:
                 _log.warning("sandbox %s: can't tell if it runs: %s", reservation.id, error)
                 if life.must_stop():
-                    return _stopped(life)
+                    return self._stopped(life)
                 await life.pause(_UNKNOWABLE_RETRY_S)
                 continue
             ended = _read_exit(paths)
@@ -197,9 +196,9 @@ class Course:
                 await self._running(life, found, spec)
                 return None
             if ended is not None:
-                return _ended(life, ended)
+                return self._ended(life, ended)
             if life.must_stop():
-                return _stopped(life)
+                return self._stopped(life)
             return ending.failed("the daemon ended during the launch; nothing was started")
 
     async def _watch(self, life: Life) -> Outcome:
@@ -210,7 +209,7 @@ class Course:
             life.woken.clear()
             ended = _read_exit(paths)
             if ended is not None:
-                return _ended(life, ended)
+                return self._ended(life, ended)
             timeout_s = self._settings.tick_ms / 1000
             if life.must_stop():
                 if not asked:
@@ -218,11 +217,11 @@ class Course:
                     asked = True
                 left_ms = life.kill_at_ms - self._clock().monotonic_ms
                 if left_ms <= 0 and await self._kill(life):
-                    return _after_kill(life, _read_exit(paths))
+                    return self._after_kill(life, _read_exit(paths))
                 timeout_s = min(timeout_s, max(left_ms / 1000, _RETRY_S if left_ms <= 0 else 0.01))
             if not self._monitor_lives(life):
                 if monitor_suspected and await self._kill(life):
-                    return _after_kill(life, _read_exit(paths))
+                    return self._after_kill(life, _read_exit(paths))
                 monitor_suspected, timeout_s = True, min(timeout_s, _MONITOR_RECHECK_S)
             await life.rest(timeout_s)
 
@@ -265,6 +264,38 @@ class Course:
             return False
         return True
 
+    def _stopped(self, life: Life) -> Outcome:
+        return ending.stopped(self._reason(life), None, None)
+
+    def _ended(self, life: Life, ended: monitor.ExitRecord) -> Outcome:
+        """Return how it ended; what ended before it was asked to has ended by itself.
+
+        A deadline may have passed, or somebody may have asked, while nobody watched.
+        """
+        if self._reservation(life).phase == STOPPING:
+            return ending.stopped(self._reason(life), ended.exit_code, ended.ended_at_ms)
+        return ending.exited(ended.exit_code, ended.ended_at_ms)
+
+    def _after_kill(self, life: Life, ended: monitor.ExitRecord | None) -> Outcome:
+        """Return how it ended once all of it was killed, with or without a word of its monitor."""
+        if ended is not None:
+            return self._ended(life, ended)
+        if life.must_stop():
+            return self._stopped(life)
+        return ending.Outcome(
+            ending.FAILED,
+            None,
+            ending.OWN_FAILURE,
+            MONITOR_LOST,
+            "the monitor ended without an exit record",
+        )
+
+    def _reason(self, life: Life) -> str:
+        """Return why it was asked to end; what the ledger has of it came before anything heard."""
+        row = self._reservation(life)
+        committed = row.reason if row.phase == STOPPING else None
+        return committed or life.stop_reason or USER_CANCELLED
+
     async def _end(self, life: Life, outcome: Outcome | None) -> None:
         """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
         reservation = self._reservation(life)
@@ -289,7 +320,7 @@ class Course:
         """Make the exit record durable, however long the disk takes to have room for it."""
         if outcome is None:
             ended = _read_exit(self._layout.sandbox(reservation.id))
-            outcome = _ended(life, ended) if ended else ending.failed("it ended unseen")
+            outcome = self._ended(life, ended) if ended else ending.failed("it ended unseen")
         written = record.of(outcome, reservation.started_wall_ms, wall_ms())
         await self._insist(life, self._runs.save_exit, reservation.id, written)
 
@@ -335,28 +366,3 @@ def _read_exit(paths: SandboxPaths) -> monitor.ExitRecord | None:
     except (HostError, OSError) as error:
         _log.warning("sandbox %s: its exit file: %s", paths.sandbox_id, error)
         return None
-
-
-def _stopped(life: Life) -> Outcome:
-    return ending.stopped(life.stop_reason or USER_CANCELLED, None, None)
-
-
-def _ended(life: Life, ended: monitor.ExitRecord) -> Outcome:
-    if life.stop_reason is not None:
-        return ending.stopped(life.stop_reason, ended.exit_code, ended.ended_at_ms)
-    return ending.exited(ended.exit_code, ended.ended_at_ms)
-
-
-def _after_kill(life: Life, ended: monitor.ExitRecord | None) -> Outcome:
-    """Return how it ended once all of it was killed, with or without a word of its monitor."""
-    if ended is not None:
-        return _ended(life, ended)
-    if life.must_stop():
-        return _stopped(life)
-    return ending.Outcome(
-        ending.FAILED,
-        None,
-        ending.OWN_FAILURE,
-        MONITOR_LOST,
-        "the monitor ended without an exit record",
-    )

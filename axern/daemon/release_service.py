@@ -65,9 +65,6 @@ class ReleaseService:
         if row.phase == STOPPING:
             grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
             lives.stop(row.id, row.reason or asked.note, asked.by, grace)
-            life = lives.begin(row.id)
-            life.stop_reason = row.reason or asked.note  # it may have been ending for another one
-            return life
         return lives.begin(row.id)
 
     async def _buried(self, row: Reservation, life: Life, asked: Asked) -> tuple[bool, Json]:

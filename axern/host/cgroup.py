@@ -123,10 +123,15 @@ class Cgroup:
         except FileNotFoundError:
             return None
 
-    def pids(self) -> tuple[int, ...]:
-        """Return the processes in and below the folder; zombies and a missing folder have none."""
+    def pids(self, *without: Cgroup) -> tuple[int, ...]:
+        """Return the processes in and below the folder, but none that is in or below *without*.
+
+        Zombies and a missing folder have none.
+        """
         found: list[int] = []
-        for folder, _, _ in os.walk(self.folder):
+        left_out = {group.folder for group in without}
+        for folder, below, _ in os.walk(self.folder):
+            below[:] = [name for name in below if f"{folder}/{name}" not in left_out]
             try:
                 with open_folder(folder) as folder_fd:
                     found.extend(int(pid) for pid in read_at(folder_fd, PROCS).split())

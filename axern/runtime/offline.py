@@ -23,7 +23,7 @@ from axern.runtime.configured import layout_of, sole_user_of
 from axern.runtime.traces import Traces
 from ledger import reader, release, transitions
 from ledger.clock import Now
-from ledger.errors import InvalidArgument, PermissionDenied
+from ledger.errors import CommitFailed, InvalidArgument, PermissionDenied
 from ledger.release import Asked, Released
 from ledger.reservation import EXPIRED, STOPPING, UNOBSERVED, Reservation
 from ledger.store import Ledger
@@ -64,7 +64,18 @@ class Desk:
             NotProvedGone: Something of it resists; it stays charged.
             NotFound: No id begins so, as far as anything remembers.
             InvalidArgument: Several do.
+            CommitFailed: The disk refused; it stays charged.
         """
+        try:
+            return self._release(word, asked, grace_s)
+        except OSError as error:
+            where = error.filename or self.settings.state_dir
+            raise CommitFailed(
+                f"{word} is not released, and stays charged: {where}: {error.strerror}",
+                hint="make room on its file system, or mount it writable, and release it again",
+            ) from error
+
+    def _release(self, word: str, asked: Asked, grace_s: float | None) -> Released:
         row = find_row(self.ledger.state, word)
         if row is None:
             return self._gone(word, asked)

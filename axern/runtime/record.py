@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import stat
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -107,13 +108,16 @@ def decode(path: str, kind: type[Record]) -> Record | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                _log.error("%s is a device or a pipe, which this program never makes", path)
+                return None
             return msgspec.json.decode(file.read(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         _log.error("%s is damaged: %s", path, error)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
             raise
-        _log.error("%s is a link, which this program never makes", path)
+        _log.error("%s is a link or a folder, which this program never makes", path)
     return None

@@ -90,15 +90,14 @@ def _trace_id(layout: Layout, word: str) -> str:
 
 
 def _of_history(past: History, asked: Asked) -> Released:
-    end = past.released
     if past.last is None:
         _require_root(asked, past.reservation_id)
     else:
         require_right(past.last.owner.uid, asked, past.reservation_id)
-    if end is None:
-        # The ledger has no entry and its journal no end of it: the lines in between are lost.
-        end = past.steps[-1]
-    return Released(past.reservation_id, past.last, end.wall_ms, end.by, end.note, already=True)
+    end = past.steps[-1]
+    # The ledger has no entry; where its journal has no end of it, the lines in between are lost.
+    evidence = end.note if past.released else "the ledger has no entry; its last steps are lost"
+    return Released(past.reservation_id, past.last, end.wall_ms, end.by, evidence, already=True)
 
 
 def _of_record(seen: Traces, asked: Asked) -> Released | None:

@@ -124,14 +124,12 @@ class Host:
     def traces(self, sandbox_id: str) -> Traces:
         """Return what there is of *sandbox_id*, an id that may be known to nobody."""
         paths = self._layout.sandbox(sandbox_id)
-        holders = frozenset(paths.stdin_holder.pids())
-        inside = {*holders, *paths.birth.pids(), *paths.workload.pids()}
         folder = paths.folder
         return Traces(
             sandbox_id=sandbox_id,
-            workload=_group(paths.wall, holders),
+            workload=_group(paths.wall, paths.stdin_holder),
             monitor=_group(paths.monitor),
-            strays=tuple(pid for pid in paths.wall.pids() if pid not in inside),
+            strays=paths.wall.pids(paths.birth, paths.workload, paths.stdin_holder),
             legacy_groups=paths.wall.legacy_folders() + paths.monitor.legacy_folders(),
             mounts=tuple(
                 point for point in self._mounts if point == folder or point.startswith(f"{folder}/")
@@ -169,13 +167,15 @@ def usage_bytes(traces: Traces) -> int | None:
     return None if traces.store is None else filestore.usage_bytes(traces.store)
 
 
-def _group(group: Cgroup, apart: frozenset[int] = frozenset()) -> Group:
+def _group(group: Cgroup, *apart: Cgroup) -> Group:
+    """Look at *group*; what is in *apart* does not count."""
     identity = group.identity()
-    pids = tuple(pid for pid in group.pids() if pid not in apart)
+    pids = group.pids(*apart)
+    others = any(each.is_populated() for each in apart)
     return Group(
         path=group.folder,
         inode=identity.inode if identity else None,
-        populated=group.is_populated() and (bool(pids) or not apart),
+        populated=group.is_populated() and (bool(pids) or not others),
         processes=len(pids),
         pids=pids[:_MOST_PIDS],
     )

@@ -171,6 +171,8 @@ def test_drift_without_a_daemon(lab: DaemonLab) -> None:
 
 def test_what_comes_and_goes_is_no_finding(lab: DaemonLab) -> None:
     lab.start()
+    forking = lab.detach("runc", "sh", "-c", "while :; do (true)& (true)& wait; done")
+    lab.wait_status(forking, "running")
     words = ("run", "--runtime-class", "runc", "--request-cpu", "10m", "--request-memory", "16MiB")
 
     def churn() -> list[int]:

@@ -110,6 +110,13 @@ def test_offline_what_has_ended_needs_no_force(lab: DaemonLab, runtime: str) -> 
     ended = begin(lab, runtime, "sh", "-c", "sleep 1.5; exit 7")
     lab.kill(daemon)
     wait_until(lambda: os.path.exists(f"{lab.layout.exits}/{ended}"))
+    obstacle = f"{lab.layout.runs}/{ended}/exit.json.new"
+    os.mkdir(obstacle)
+    code, (refused,) = outcome(lab, ended)
+    assert (code, refused["error"]["code"]) == (1, "busy")
+    assert obstacle in refused["error"]["message"]
+    assert set(phases(lab)) == {ended}
+    os.rmdir(obstacle)
     code, (done,) = outcome(lab, ended)
     assert (code, done["released"]["already"]) == (0, False)
     assert phases(lab) == {}

@@ -50,13 +50,17 @@ class Interrupted(Exception):
     """The user asked twice for an end, or has hung up, and we leave at once."""
 
 
+_STOPS = {None, "expired", "timeout", "stdin-lost"}
+"""The diagnostics of a run that was ended, None for one that somebody cancelled or released."""
+
+
 class RunFailed(AxernError):
     """The run ended without an exit code of its own; `exit_code` stands in for it."""
 
     def __init__(self, run: Json) -> None:
         diagnostic = run["diagnostic_code"]
         super().__init__(run["message"] or f"the run ended {run['status']}", hint=_mistaken(run))
-        code = str(diagnostic or "internal_error").replace("-", "_")
+        code = "run_stopped" if diagnostic in _STOPS else diagnostic.replace("-", "_")
         self.code = code if code in CODES else "internal_error"
         self.exit_code = run["cli_exit_code"] or OWN_FAILURE
         self.error = {

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from axern.api.protocol import BODY_LIMIT_BYTES, LimitedProtocol, Peer, Response
 from axern.api.server import Request, StreamResponse
+from ledger.errors import NotFound
 from tests.unit.api.served import (
     LIMIT_S,
     Served,
@@ -309,6 +310,27 @@ def test_a_stream_ends_when_its_client_leaves(short_root: Path, *, goes_on: bool
             assert connection.recv(64).startswith(b"HTTP/1.1 200")
             assert not ended.wait(0.05)
         assert ended.wait(LIMIT_S)
+
+
+def test_a_stream_that_cannot_go_on_ends_without_a_traceback(
+    short_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first"
+        raise NotFound("it was pruned")
+
+    async def stream(_: Request) -> StreamResponse:
+        return StreamResponse(parts())
+
+    with (
+        caplog.at_level("INFO"),
+        serving(short_root / "s", stream) as found,
+        found.connected() as connection,
+    ):
+        connection.sendall(request())
+        assert read_all(connection).endswith(b"first\r\n0\r\n\r\n")
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+    assert "it was pruned" in caplog.text
 
 
 def test_half_open_clients_keep_nobody_waiting(served: Served) -> None:

@@ -155,6 +155,20 @@ def test_a_link_is_not_followed(store: RunStore, tmp_path: Path, name: str) -> N
     assert (tmp_path / "elsewhere").is_file()
 
 
+def test_what_is_no_file_is_no_record(store: RunStore, tmp_path: Path) -> None:
+    store.save_spec(spec_of())
+    path = tmp_path / ID / "exit.json"
+    path.mkdir()
+    assert store.exit(ID) is None
+    path.rmdir()
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    try:
+        assert store.exit(ID) is None
+    finally:
+        os.close(writer)
+
+
 def test_writing_goes_through_no_link(store: RunStore, tmp_path: Path) -> None:
     store.save_spec(spec_of())
     victim = tmp_path / "victim"
