@@ -117,6 +117,8 @@ def test_who_ignores_interrupts_goes_on_ignoring_them(axern: Axern, fake: FakeDa
         (["--socket", "", "node", "status", "-o", "json"], 2),
         (["run", "list", "-o", "json", "--limit", "0"], 2),
         (["run", "list", "-o", "json", "--limit"], 2),
+        (["run", "list", "-o", "json", "--namespace", "\udcff"], 2),
+        (["run", "list", "-o", "json", "--label", "\udcff"], 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )

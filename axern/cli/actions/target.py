@@ -21,10 +21,19 @@ def checked_id(text: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return *path* with the *values* that are not None as its query."""
+    """Return *path* with the *values* that are not None as its query.
+
+    Raises:
+        InvalidArgument: One is no UTF-8.
+    """
     given = {name: value for name, value in values.items() if value is not None}
     if not given:
         return path
     from urllib.parse import urlencode
 
-    return f"{path}?{urlencode(given)}"
+    try:
+        return f"{path}?{urlencode(given)}"
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{error.object!r} is not UTF-8 text", hint="every name and label is"
+        ) from None

@@ -32,7 +32,7 @@ GLOBALS = (
     text(
         "--config",
         "PATH",
-        "configuration file  [default: /etc/axern/axern.toml]",
+        "configuration file; /etc/axern/axern.toml where not given",
         source="files",
     ),
     text("--socket", "PATH", "the daemon's socket, if not as configured", source="files"),
@@ -61,13 +61,3 @@ def tree() -> Group:
         example="axern run -- echo hello",
         commands=tuple(row for word in TOP if (row := top(word)) is not None),
     )
-
-
-def find(words: list[str]) -> Command | Group | None:
-    """Return what *words*, those behind `axern`, name; the whole table for none."""
-    row: Command | Group | None = tree()
-    for word in words:
-        if not isinstance(row, Group):
-            return None
-        row = row.find(word)
-    return row
