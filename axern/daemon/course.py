@@ -325,12 +325,15 @@ class Course:
         await self._insist(life, self._runs.save_exit, reservation.id, written)
 
     async def _insist(self, life: Life, call: Callable[..., Result], *arguments: object) -> Result:
-        """Call until the disk lets it, however long that takes."""
+        """Call until the disk lets it, however long that takes; a full one is told of once."""
+        told = False
         while True:
             try:
                 return await self.crew.do(call, *arguments)
             except OSError as error:
-                _log.warning("sandbox %s: its run's record: %s", life.reservation_id, error)
+                if not told:
+                    _log.warning("sandbox %s: its run's record: %s", life.reservation_id, error)
+                told = True
                 await life.pause(_RETRY_S)
 
     async def _bury(self, life: Life, reservation: Reservation) -> str:

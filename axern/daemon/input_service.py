@@ -13,7 +13,7 @@ from axern.daemon.parts import require_owner
 from axern.runtime import standard_input
 from axern.runtime.outcome import STDIN_LOST
 from axern.runtime.standard_input import Taken
-from ledger.errors import InvalidArgument, NotFound, StateConflict
+from ledger.errors import InvalidArgument, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
@@ -40,6 +40,7 @@ class InputService:
             PermissionDenied: It is somebody else's.
             InvalidArgument: The run was begun without standard input, or there is too much of it.
             StateConflict: *offset* is beyond what was taken so far, or what was taken is not known.
+            LedgerBusy: The daemon is stopping, and the run is not.
         """
         found = self._parts.resolve_id(run_id)
         spec = self._parts.runs.spec(found)
@@ -54,7 +55,10 @@ class InputService:
             raise InvalidArgument(f"a part of the input has at most {PART_LIMIT_BYTES} bytes")
         life = self._parts.lives.find(found)
         if life is None:
-            return {"taken": offset, "closed": True}
+            if self._is_over(found):
+                return {"taken": offset, "closed": True}
+            # A daemon that stops has let go of its lives: to the client that is no end.
+            raise LedgerBusy("the daemon is stopping", hint="ask the next one")
         until_s = asyncio.get_running_loop().time() + _PATIENCE_S
         try:
             async with asyncio.timeout_at(until_s):
@@ -72,7 +76,10 @@ class InputService:
         paths = self._parts.layout.sandbox(life.reservation_id)
         before = await _begun(life, paths, until_s)
         if before is None or before.ended:
-            return {"taken": offset, "closed": life.over.is_set() or before is not None}
+            return {
+                "taken": offset,
+                "closed": before is not None or self._is_over(life.reservation_id),
+            }
         if before.doubtful:
             self._lose(life)
         if offset > before.offset:
@@ -90,6 +97,9 @@ class InputService:
             standard_input.write_taken(paths, Taken(taken, ended=True))
             closed = True
         return {"taken": taken, "closed": closed}
+
+    def _is_over(self, run_id: str) -> bool:
+        return self._parts.ledger.state.find_reservation(run_id) is None
 
     def _lose(self, life: Life) -> None:
         """End the run: to go on could leave out bytes, or give them twice."""

@@ -83,7 +83,7 @@ class LogService:
                 return False
 
         life = self._parts.lives.find(found)
-        if life is None:
+        if phase() is None:  # and not: nobody lets it live, as while the daemon stops
             await settle()
         self._require_log(found, paths)
         position = await asyncio.to_thread(begin.position, paths.log)

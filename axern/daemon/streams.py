@@ -154,10 +154,10 @@ class _Follower:
         """Return an event that leaves the reader where it is."""
         return self.form.event(name, data, self.position.offset)
 
-    def read(self) -> tuple[bytes, int]:
+    def read(self, *, at_rest: bool) -> tuple[bytes, int]:
         """Return the next output or a word on what is missing, and how many bytes of log it was."""
         before = self.position.offset
-        piece = read(self.source.paths.log, self.position, known=self._segment)
+        piece = read(self.source.paths.log, self.position, known=self._segment, at_rest=at_rest)
         self.position, self._segment = piece.after, piece.segment
         if piece.dropped is not None:
             size_bytes, records = piece.dropped.size_bytes, piece.dropped.records
@@ -216,7 +216,7 @@ async def follow(
             if beginning:
                 yield beginning
             at_rest = at_rest or (over and await source.settle())
-            said, size_bytes = follower.read()
+            said, size_bytes = follower.read(at_rest=at_rest)
             if said:
                 yield said
             if size_bytes:

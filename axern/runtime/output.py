@@ -54,12 +54,19 @@ BEGINNING = Position(0, 0)
 
 
 def read(
-    log: str, position: Position, limit_bytes: int = READ_BYTES, known: Segment | None = None
+    log: str,
+    position: Position,
+    limit_bytes: int = READ_BYTES,
+    known: Segment | None = None,
+    *,
+    at_rest: bool = False,
 ) -> Piece:
     """Return about *limit_bytes* of records from *position* on, or what is missing there.
 
     Nothing of both when there is nothing new yet, or no log; a record that is still being written
-    is left for the next call. *known* is the segment of the piece before, if there was one.
+    is left for the next call. *known* is the segment of the piece before, if there was one. With
+    *at_rest* nobody writes any more: a record without an end was cut short by a full disk, and what
+    came behind it was lost.
     """
     if known is not None:
         piece = _read(known, position, limit_bytes, is_sealed=False)
@@ -71,7 +78,7 @@ def read(
             return _skip(position, segment.start, segment.records)
         is_last = number == len(segments) - 1
         if position.offset < segment.end:
-            piece = _read(segment, position, limit_bytes, is_sealed=not is_last)
+            piece = _read(segment, position, limit_bytes, is_sealed=at_rest or not is_last)
             if piece is not None:
                 return piece
     return Piece(position)

@@ -6,7 +6,8 @@ import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -32,18 +33,29 @@ def argv(lab: DaemonLab, runtime: str, *words: str) -> list[str]:
     return lab.argv("run", "-i", "--runtime-class", runtime, *SMALL, *words)
 
 
-def start(lab: DaemonLab, runtime: str, *words: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Start an interactive run and return it with its id, once that is told."""
-    process = subprocess.Popen(
-        argv(lab, runtime, "--", *words),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    line = process.stderr.readline().decode()
-    assert line.startswith("Run: "), line
-    return process, line.split()[1]
+Start = Callable[..., tuple[subprocess.Popen[bytes], str]]
+
+
+@pytest.fixture
+def start(lab: DaemonLab) -> Iterator[Start]:
+    """Start interactive runs, each with its id once that is told, and close their pipes."""
+    with ExitStack() as stack:
+
+        def begin(runtime: str, *words: str) -> tuple[subprocess.Popen[bytes], str]:
+            process = subprocess.Popen(
+                argv(lab, runtime, "--", *words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stderr is not None
+            line = process.stderr.readline().decode()
+            assert line.startswith("Run: "), line
+            return process, line.split()[1]
+
+        yield begin
 
 
 def test_every_byte_arrives_in_order_and_then_the_end(lab: DaemonLab, runtime: str) -> None:
@@ -57,9 +69,11 @@ def test_every_byte_arrives_in_order_and_then_the_end(lab: DaemonLab, runtime: s
         assert done.stdout.split()[0].decode() == hashlib.md5(data).hexdigest()  # noqa: S324
 
 
-def test_a_workload_that_reads_no_more_ends_at_once(lab: DaemonLab, runtime: str) -> None:
+def test_a_workload_that_reads_no_more_ends_at_once(
+    lab: DaemonLab, start: Start, runtime: str
+) -> None:
     lab.start()
-    process, _ = start(lab, runtime, "head", "-c", "1")
+    process, _ = start(runtime, "head", "-c", "1")
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"xyz")
@@ -86,9 +100,11 @@ def test_without_the_flag_it_is_empty(lab: DaemonLab, runtime: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, b"0")
 
 
-def test_a_daemon_that_dies_is_no_end_of_the_input(lab: DaemonLab, runtime: str) -> None:
+def test_a_daemon_that_dies_is_no_end_of_the_input(
+    lab: DaemonLab, start: Start, runtime: str
+) -> None:
     daemon = lab.start()
-    process, run_id = start(lab, runtime, "sh", "-c", "cat; echo end")
+    process, run_id = start(runtime, "sh", "-c", "cat; echo end")
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"one ")
@@ -105,9 +121,9 @@ def test_a_daemon_that_dies_is_no_end_of_the_input(lab: DaemonLab, runtime: str)
     assert process.wait(60) == 0
 
 
-def test_who_holds_the_input_is_no_finding_and_no_workload(lab: DaemonLab) -> None:
+def test_who_holds_the_input_is_no_finding_and_no_workload(lab: DaemonLab, start: Start) -> None:
     daemon = lab.start()
-    process, run_id = start(lab, "runc", "sh", "-c", "echo up; read line")
+    process, run_id = start("runc", "sh", "-c", "echo up; read line")
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     done = lab.axern("reservations", "doctor")
@@ -125,11 +141,9 @@ def test_who_holds_the_input_is_no_finding_and_no_workload(lab: DaemonLab) -> No
     process.communicate()
 
 
-def test_what_may_be_lost_ends_the_run_and_is_told(lab: DaemonLab) -> None:
+def test_what_may_be_lost_ends_the_run_and_is_told(lab: DaemonLab, start: Start) -> None:
     lab.start()
-    process, run_id = start(
-        lab, "runc", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"
-    )
+    process, run_id = start("runc", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done")
     assert process.stdin is not None
     assert process.stderr is not None
     lab.wait_status(run_id, "running")
@@ -143,9 +157,11 @@ def test_what_may_be_lost_ends_the_run_and_is_told(lab: DaemonLab) -> None:
     process.stdin.close()
 
 
-def test_a_client_that_vanishes_ends_nothing_and_a_repeat_is_taken_once(lab: DaemonLab) -> None:
+def test_a_client_that_vanishes_ends_nothing_and_a_repeat_is_taken_once(
+    lab: DaemonLab, start: Start
+) -> None:
     lab.start()
-    process, run_id = start(lab, "runc", "cat")
+    process, run_id = start("runc", "cat")
     process.kill()
     process.communicate()
     lab.wait_status(run_id, "running")
@@ -172,9 +188,9 @@ def test_a_client_that_vanishes_ends_nothing_and_a_repeat_is_taken_once(lab: Dae
     assert hand(b"more", 5) == {"taken": 5, "closed": True}
 
 
-def test_a_full_pipe_is_an_answer_and_a_cancel_ends_it(lab: DaemonLab) -> None:
+def test_a_full_pipe_is_an_answer_and_a_cancel_ends_it(lab: DaemonLab, start: Start) -> None:
     lab.start()
-    process, run_id = start(lab, "runc", "sleep", "600")
+    process, run_id = start("runc", "sleep", "600")
     assert process.stdin is not None
     paths = lab.layout.sandbox(run_id)
 

@@ -172,7 +172,10 @@ class Pipe:
         if log_bytes:
             least = "at least " if lines is None else ""
             what += f" ({least}{log_bytes:,} bytes of log)"
-        say(f"axern: {what} came faster than it was read and is no longer kept")
+        say(
+            f"axern: missing here: {what}; it came faster than it was read and is no longer kept, "
+            "or the node's disk was full"
+        )
 
 
 class Interrupts:

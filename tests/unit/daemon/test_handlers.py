@@ -12,6 +12,7 @@ import pytest
 from axern.api import frames
 from axern.api.schema import DNS_LABEL, HeartbeatRequest, ReserveRequest, RunRequest
 from axern.daemon.handlers import Handlers, Route, error_response
+from axern.daemon.reconcile import Reconciler
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.admission import Refusal, Shortfall
@@ -182,6 +183,23 @@ def test_numbers_in_a_query_are_whole_and_bounded(tmp_path: Path, value: str) ->
         for target in (f"/v2/runs/{ID}?grace_ms={value}", f"/v2/runs/{ID}/stream?from={value}"):
             method = "GET" if "stream" in target else "DELETE"
             assert code(await rig.ask(method, target)) == (400, "invalid_argument")
+
+    play(tmp_path, scenario)
+
+
+def test_a_daemon_that_stops_ends_no_input(tmp_path: Path) -> None:
+    """Its lives are let go before its last connections: "closed" would keep the end for ever."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.observer.observe()
+        await Reconciler(rig.parts).tick()
+        live = await rig.charge_run(1)
+        for name in (live, ID):
+            rig.parts.runs.save_spec(spec_of(name, stdin=True))
+        answer = await rig.ask("POST", f"/v2/runs/{live}/stdin?offset=3")
+        assert code(answer) == (503, "busy")
+        over = {"stdin": {"taken": 3, "closed": True}}
+        assert await rig.ask("POST", f"/v2/runs/{ID}/stdin?offset=3") == (200, over)
 
     play(tmp_path, scenario)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import cast
@@ -144,6 +145,17 @@ def test_what_is_written_later_comes_later_and_the_exit_last(paths: SandboxPaths
 
     events = asyncio.run(asyncio.wait_for(scene(), 20))
     assert [event.name for event in events] == ["start", "stdout", "stderr", "exit"]
+
+
+def test_an_end_that_a_full_disk_cut_short_is_told(paths: SandboxPaths) -> None:
+    """Else half of an output would pass for the whole, with the workload's own exit code."""
+    write(paths, ("stdout", "F", "one"))
+    with open(paths.log, "ab") as log:
+        log.write(f"{STAMP} stdout F tw".encode())
+    events = asyncio.run(read(paths))
+    assert [event.name for event in events] == ["start", "stdout", "dropped", "exit"]
+    assert json.loads(events[2].data) == {"bytes": 47, "records": None}
+    assert asyncio.run(read(paths, int(events[2].id)))[1:] == events[3:]
 
 
 def test_who_leaves_is_forgotten(paths: SandboxPaths) -> None:
