@@ -23,10 +23,12 @@ RECORD_LIMIT_BYTES = 64 * 1024
 HEAD_BYTES = 45
 _TIME_BYTES = 35
 _UTC = b"+00:00"
+_ZONE_AT = 29
 _TAG_AT = 43
 _STREAM_AT = 39
 """Of all places in a record the one at which the streams' names differ."""
 _TAGS = b"FP"
+_INNER_HEAD = rb"[-0-9:T.]{29}[-+][0-9:]{5} std(?:out|err) [FP] "
 _NAMES = {ord("o"): STDOUT, ord("e"): STDERR}
 _STREAMS = bytes(_NAMES)
 _time = itemgetter(slice(_TIME_BYTES))
@@ -47,7 +49,8 @@ class Output:
 class Unpacker:
     """Turn records back into output; with *timestamps* each line begins with its time.
 
-    `broken` counts the records that were none, as a full disk leaves them: they are left out.
+    `broken` counts the records that were none, and are left out: a full disk cuts one short, and
+    where room comes back the next one follows on the same line.
     """
 
     __slots__ = ("_inside", "broken", "timestamps")
@@ -68,12 +71,17 @@ class Unpacker:
         try:
             tags, streams = bytes(map(_tag, lines)), bytes(map(_stream, lines))
             is_clean = not (tags.translate(None, _TAGS) or streams.translate(None, _STREAMS))
+            is_clean = is_clean and (
+                text.count(b" std") == len(lines)  # half the time, and nearly always enough
+                or text.count(b" stdout ") + text.count(b" stderr ") == len(lines)
+            )
         except IndexError:  # one is shorter than any record
             is_clean = False
         if not is_clean:
             records = [line for line in lines if _is_record(line)]
-            self.broken += len(lines) - len(records)
-            return self.unpack(b"".join(records)) if records else []
+            if len(records) < len(lines):
+                self.broken += len(lines) - len(records)
+                return self.unpack(b"".join(records)) if records else []
         contents = list(map(_content, lines))
         place = tags.find(b"P")
         while place >= 0:
@@ -111,7 +119,29 @@ def shown_time(record: bytes) -> bytes:
 
 
 def _is_record(line: bytes) -> bool:
-    return len(line) > HEAD_BYTES and _tag(line) in _TAGS and _stream(line) in _STREAMS
+    is_one = len(line) > HEAD_BYTES and _tag(line) in _TAGS and _stream(line) in _STREAMS
+    return is_one and not _has_another(line)
+
+
+def _has_another(line: bytes) -> bool:
+    """Tell whether a second record begins within *line*.
+
+    Output may hold records, too, such as another log's; those are older than what it stands in.
+    """
+    import re
+
+    own = _time(line)
+    for inner in map(_time, re.findall(_INNER_HEAD, line[HEAD_BYTES:])):
+        if inner[_ZONE_AT:] == own[_ZONE_AT:]:
+            if inner >= own:
+                return True
+            continue
+        try:
+            if written_at_ns(inner) >= written_at_ns(own):
+                return True
+        except HostError:  # it only looks like one
+            continue
+    return False
 
 
 def written_at_ns(record: bytes) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from axern.daemon import deadline, retention
 from axern.errors import HostError
 from axern.host import process
-from axern.runtime import monitor
+from axern.runtime import monitor, segments
 from axern.runtime.layout import SANDBOX_ID
 from ledger import reclaim, transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, NotFound, StateConflict
@@ -61,6 +61,8 @@ class Reconciler:
         if self._parts.ledger.failed:
             await self._parts.committer.reseal()
             _log.warning("the ledger takes commits again")
+        for life in self._parts.lives.all():
+            segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
         facts, node = self._parts.observer.observe()
         await self._parts.committer.submit(partial(transitions.observe_node, node=node))
         last_ms = self._planned_at_ms

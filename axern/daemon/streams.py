@@ -18,6 +18,7 @@ import msgspec
 from axern.api import frames
 from axern.records import Unpacker
 from axern.runtime.output import READ_BYTES, read
+from axern.runtime.segments import is_doubtful
 from ledger.reservation import RESERVED, RETIRING, STARTING
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class ServerSentEvents:
             parts.append(f"id: {offset}\nevent: {output.stream}\ndata: {data}\n\n".encode())
         if not is_whole:
             left_out = len(piece.text) - sum(output.size_bytes for output in outputs)
-            lost = {"bytes": left_out, "records": self._unpacker.broken - broken}
+            lost = {"bytes": left_out, "records": None}
             parts.append(self.event("dropped", lost, piece.after.offset))
         return b"".join(parts)
 
@@ -227,7 +228,7 @@ async def follow(
             elif over and not at_rest and follower.may_wait(now_s()):
                 await asyncio.sleep(_PACE_S)
             elif over or not wait:
-                if over and not at_rest:
+                if over and (not at_rest or is_doubtful(source.paths.log)):
                     yield follower.event("dropped", {"bytes": 0, "records": None})
                 if over:
                     yield follower.event("exit", {"run": source.view()})

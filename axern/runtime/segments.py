@@ -27,6 +27,11 @@ _ONE_READ_BYTES = 8192 * 46
 """What the monitor logs at most of what it has read at once, all under one time: bare newlines."""
 _FASTEST_BYTES_PER_NS = 8
 """More than any monitor writes: a shorter silence has no room for a whole file."""
+_ROOM_BYTES = 1024**2
+_RESERVE_BYTES = 64 * 1024**2
+"""A disk counts as full with less than the first for users and less than the second for root, of
+which ext4 keeps some 16 MiB even from root. Source: Linux, fs/ext4/super.c, ext4_set_resv_clusters.
+"""
 _SURVEYS = 5
 _ATTEMPTS = 5
 
@@ -139,6 +144,23 @@ def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
                     os.unlink(unused)
             return True
     return False
+
+
+def doubt_if_full(log: str) -> None:
+    """Note that output may be missing, if the disk of *log* is full now; a run's end is a time to.
+
+    The monitor drops what it can't write, tells nobody, and writes on where it can.
+    """
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(os.path.dirname(log))
+        for_users, for_root = disk.f_bavail * disk.f_frsize, disk.f_bfree * disk.f_frsize
+        if for_users < _ROOM_BYTES and for_root < _RESERVE_BYTES:
+            _make(f"{log}.full")
+
+
+def is_doubtful(log: str) -> bool:
+    """Tell whether output may be missing somewhere, since the disk was full in the meantime."""
+    return os.path.lexists(f"{log}.full")
 
 
 def _name_all(log: str, *, is_live: bool) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -17,6 +19,7 @@ from axern.daemon.life import Life
 from axern.daemon.streams import Source, follow
 from axern.daemon.watcher import FolderWatcher
 from axern.host.cgroup import Hierarchies
+from axern.runtime import segments
 from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.output import locate
 from ledger.reservation import RETIRING, RUNNING
@@ -156,6 +159,21 @@ def test_an_end_that_a_full_disk_cut_short_is_told(paths: SandboxPaths) -> None:
     assert [event.name for event in events] == ["start", "stdout", "dropped", "exit"]
     assert json.loads(events[2].data) == {"bytes": 47, "records": None}
     assert asyncio.run(read(paths, int(events[2].id)))[1:] == events[3:]
+
+
+def test_a_disk_that_was_full_leaves_a_doubt(
+    paths: SandboxPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A monitor may lose whole records, of which nothing is to be seen."""
+    write(paths, ("stdout", "F", "one"))
+    segments.doubt_if_full(paths.log)
+    assert [event.name for event in asyncio.run(read(paths))] == ["start", "stdout", "exit"]
+    disk = SimpleNamespace(f_bavail=3, f_bfree=4096, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    segments.doubt_if_full(paths.log)
+    segments.doubt_if_full(paths.log)
+    events = asyncio.run(read(paths))
+    assert [event.name for event in events] == ["start", "stdout", "dropped", "exit"]
 
 
 def test_who_leaves_is_forgotten(paths: SandboxPaths) -> None:

@@ -27,7 +27,7 @@ writes = st.lists(
 @given(writes=writes, cuts=st.sets(st.integers(0, 200)))
 def test_what_was_written_comes_back(writes: list[tuple[str, bytes, int]], cuts: set[int]) -> None:
     found: list[bytes] = []
-    now_ns = 0
+    now_ns = 704_949_282  # what a workload prints of other logs is older
     for stream, data, later in writes:
         now_ns += later
         found += records(stream, data, stamp(now_ns))
@@ -70,6 +70,24 @@ def test_what_is_no_record_is_left_out_and_counted(record: bytes) -> None:
     assert output.data == b"one\ntwo\n"
     assert unpacker.broken == 1
     assert Unpacker().unpack(record + b"\n") == []
+
+
+@given(
+    content=st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")),
+    later=st.integers(0, 3),
+    place=st.integers(0, 200),
+)
+def test_a_record_that_follows_where_one_was_cut_is_no_line(
+    content: bytes, later: int, place: int
+) -> None:
+    """As where a full disk has room again: else its head would come out as the workload's own."""
+    (cut,) = records("stdout", b"some output of a certain length\n", STAMP)
+    (next_one,) = records("stderr", content + b"\n", stamp(704_949_281 + later))
+    good = b"".join(records("stdout", b"one\n", STAMP))
+    unpacker = Unpacker()
+    outputs = unpacker.unpack(good + cut[: place % len(cut[:-1]) or 1] + next_one + good)
+    assert b"".join(output.data for output in outputs) == b"one\none\n"
+    assert unpacker.broken == 1
 
 
 def test_times_and_kinds_are_read() -> None:
