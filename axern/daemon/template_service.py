@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 IMPORTS_AT_ONCE = 2
 _SHOWN_USERS = 3
+_REMOVAL_PATIENCE_S = 5.0
+"""A template is gone at once; what it was made of may take longer than a request may."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class TemplateService:
         self._parts = parts
         self._users = TemplateUsers(parts)
         self._importing: set[str] = set()
+        self._removals: set[asyncio.Task[None]] = set()
 
     def admitting(self, body: RunRequest) -> contextlib.AbstractContextManager[None]:
         """Keep the template that *body* names from being removed until its run is in the ledger."""
@@ -133,9 +136,9 @@ class TemplateService:
         except AxernError as error:
             yield _event("error", _problem(error))
             return
-        self._importing.add(body.name)
         templates = self._parts.layout.templates
         staging = template.make_staging(templates)
+        self._importing.add(body.name)
         try:
             async with contextlib.aclosing(
                 importer.follow(self._job(body, staging), self._parts.closing)
@@ -194,7 +197,10 @@ class TemplateService:
                 aside = await asyncio.to_thread(template.take_away, templates, name)
             except FileNotFoundError:
                 raise _unknown(name) from None
-        await importer.discard(aside)
+        removal = asyncio.create_task(importer.discard(aside))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        await asyncio.wait((removal,), timeout=_REMOVAL_PATIENCE_S)
         return _view(found, 0, whole=True)
 
     def _require_expendable(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from axern.api import schema
+from axern.daemon import importer, template_service
 from axern.daemon.reconcile import Reconciler
 from axern.daemon.runs import RunSpec
 from axern.daemon.template_users import LOST, TemplateUsers
@@ -175,3 +177,25 @@ def test_a_template_appears_under_a_free_name_only(tmp_path: Path) -> None:
     aside = template.take_away(str(tmp_path), "free")
     assert template.find(str(tmp_path), "free") is None
     assert template.leftovers(str(tmp_path)) == (aside,)
+
+
+def test_a_template_that_takes_long_to_remove_is_gone_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        may_end, ended = asyncio.Event(), asyncio.Event()
+
+        async def discard(_: str) -> None:
+            await may_end.wait()
+            ended.set()
+
+        monkeypatch.setattr(importer, "discard", discard)
+        monkeypatch.setattr(template_service, "_REMOVAL_PATIENCE_S", 0)
+        plant(rig, "mine")
+        status, _ = await rig.ask("DELETE", "/v2/templates/mine")
+        assert (status, ended.is_set()) == (200, False)
+        assert (await rig.ask("GET", "/v2/templates/mine"))[0] == 404
+        may_end.set()
+        await ended.wait()
+
+    play(tmp_path, scenario)
