@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import msgspec
 
 import axern
-from axern.api import frames, schema
+from axern.api import schema
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
-from axern.daemon import streams
+from axern.daemon import queries
 from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
-from axern.daemon.log_service import Begin, LogService
+from axern.daemon.log_service import LogService
 from axern.daemon.release_service import ReleaseService
-from axern.daemon.run_lists import RunLists, Wanted
+from axern.daemon.run_lists import RunLists
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from axern.daemon.template_service import TemplateService
-from axern.runtime.outcome import CANCELLED, FAILED, SUCCEEDED
 from axern.runtime.template_tree import shown
 from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
 from ledger.release import Asked
 from ledger.reservation import PHASES
-from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
 
-LONGEST_GRACE_MS = 86_400_000
-USUAL_PAGE = 100
-LARGEST_PAGE = 1_000
-STATUSES = (*PHASES, SUCCEEDED, FAILED, CANCELLED)
-"""A run has the phase of its reservation until it has ended."""
-LABEL_KEY = re.compile(schema.LABEL_KEY[1:-1])
 _LIST_PARAMETERS = (
     "namespace",
     "status",
@@ -163,12 +153,10 @@ class Handlers:
             return _json(201, {"run": await self._runs.run(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
-        query = _query(request, *_LIST_PARAMETERS)
-        limit = _integer(query, "limit")
-        if limit is not None and not 1 <= limit <= LARGEST_PAGE:
-            raise InvalidArgument(f"limit: it must be 1 to {LARGEST_PAGE}")
-        page = partial(self._lists.page, limit=limit or USUAL_PAGE, cursor=query.get("cursor"))
-        runs, cursor = await asyncio.to_thread(page, _wanted(query), request.peer)
+        query = queries.known(request, *_LIST_PARAMETERS)
+        limit = queries.limit(query)
+        page = partial(self._lists.page, limit=limit, cursor=query.get("cursor"))
+        runs, cursor = await asyncio.to_thread(page, queries.wanted(query), request.peer)
         return _json(
             200, {"runs": runs, "next_cursor": cursor, "generation": self._service.generation}
         )
@@ -185,29 +173,29 @@ class Handlers:
         return _json(200, {"run": view, "log": log})
 
     async def _write_stdin(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "offset", "end")
-        offset, end = _integer(query, "offset") or 0, _flag(query, "end")
+        query = queries.known(request, "offset", "end")
+        offset, end = queries.integer(query, "offset") or 0, queries.flag(query, "end")
         taken = await self._input.write(
             parameters["id"], request.body, request.peer, offset=offset, end=end
         )
         return _json(200, {"stdin": taken})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "grace_ms")
-        grace_ms = _grace_ms(query)
+        query = queries.known(request, "grace_ms")
+        grace_ms = queries.grace_ms(query)
         run = await self._runs.cancel(parameters["id"], grace_ms, request.peer)
         return _json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "from", "follow", "tail", "since_ms", "timestamps")
-        form = _form(request, timestamps=_flag(query, "timestamps"))
-        begin = _begin(request, query)
+        query = queries.known(request, "from", "follow", "tail", "since_ms", "timestamps")
+        form = queries.form(request, timestamps=queries.flag(query, "timestamps"))
+        begin = queries.begin(request, query)
         parts = await self._logs.stream(
             parameters["id"],
             begin,
             request.peer,
             form,
-            wait=_flag(query, "follow", default="true"),
+            wait=queries.flag(query, "follow", default="true"),
         )
         return StreamResponse(parts, form.content_type)
 
@@ -216,8 +204,8 @@ class Handlers:
         return _json(201, await self._leases.reserve(body, request.peer))
 
     async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
-        query = _query(request, "namespace", "phase")
-        _one_of(query, "phase", PHASES)
+        query = queries.known(request, "namespace", "phase")
+        queries.require_one_of(query, "phase", PHASES)
         found = self._service.reservations(query.get("namespace"), query.get("phase"))
         return _json(
             200,
@@ -229,18 +217,18 @@ class Handlers:
         )
 
     async def _get_reservation(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "evidence", "history")
+        query = queries.known(request, "evidence", "history")
         answer = await self._inspection.reservation(
             parameters["id"],
-            with_evidence=_flag(query, "evidence"),
-            with_history=_flag(query, "history"),
+            with_evidence=queries.flag(query, "evidence"),
+            with_history=queries.flag(query, "history"),
         )
         return _json(200, answer)
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
-        query = _query(request, "force", "reason", "grace_ms")
-        asked = Asked(request.peer.uid, _flag(query, "force"), query.get("reason"))
-        grace_ms = _grace_ms(query)
+        query = queries.known(request, "force", "reason", "grace_ms")
+        asked = Asked(request.peer.uid, queries.flag(query, "force"), query.get("reason"))
+        grace_ms = queries.grace_ms(query)
         over, answer = await self._releases.release(parameters["id"], asked, grace_ms)
         return _json(200 if over else 202, answer)
 
@@ -304,91 +292,3 @@ def error_response(error: AxernError, request_id: str) -> Response:
 
 def _json(status: int, value: dict[str, Any]) -> Response:
     return Response(status, msgspec.json.encode(value))
-
-
-def _query(request: Request, *known: str) -> dict[str, str]:
-    for name in request.query:
-        if name not in known:
-            raise InvalidArgument(
-                f"unknown query parameter {name[:64]!r}; known are {', '.join(known) or 'none'}"
-            )
-    return dict(request.query)
-
-
-def _flag(query: dict[str, str], name: str, default: str = "false") -> bool:
-    text = query.get(name, default)
-    if text not in ("true", "false"):
-        raise InvalidArgument(f"{name}: {text[:20]!r} is neither true nor false")
-    return text == "true"
-
-
-def _grace_ms(query: dict[str, str]) -> int | None:
-    grace_ms = _integer(query, "grace_ms")
-    if grace_ms is not None and grace_ms > LONGEST_GRACE_MS:
-        raise InvalidArgument(f"grace_ms: at most {LONGEST_GRACE_MS} ms (a day) can be waited for")
-    return grace_ms
-
-
-def _one_of(query: dict[str, str], name: str, known: tuple[str, ...]) -> None:
-    """Refuse the words, parted by commas, that can match nothing."""
-    for word in query.get(name, known[0]).split(","):
-        if word not in known:
-            raise InvalidArgument(f"{name}: {word[:64]!r} is none; known are {', '.join(known)}")
-
-
-def _wanted(query: dict[str, str]) -> Wanted:
-    """Return the filter of a list of runs.
-
-    Statuses and labels are parted by commas; one within a label's value is written as `%2C`.
-    """
-    _one_of(query, "status", STATUSES)
-    statuses = frozenset(query["status"].split(",")) if "status" in query else frozenset[str]()
-    labels: dict[str, str | None] = {}
-    for part in query["label"].split(",") if "label" in query else ():
-        key, equals, value = part.partition("=")
-        if not LABEL_KEY.fullmatch(key):
-            raise InvalidArgument(
-                f"label: {key[:64]!r} is no label's key",
-                hint="for example label=team=search, or label=team for any value",
-            )
-        labels[key] = unquote(value) if equals else None
-    return Wanted(
-        namespace=query.get("namespace"),
-        statuses=statuses,
-        labels=labels,
-        uid=_integer(query, "owner"),
-        from_ms=_integer(query, "created_from_ms"),
-        before_ms=_integer(query, "created_before_ms"),
-    )
-
-
-def _form(request: Request, *, timestamps: bool) -> streams.Form:
-    """Return the form that the client asks for; in frames it finds the times itself."""
-    if request.headers.get("accept", "") != frames.CONTENT_TYPE:
-        return streams.ServerSentEvents(timestamps=timestamps)
-    if timestamps:
-        raise InvalidArgument(f"timestamps: {frames.CONTENT_TYPE} has them in each record")
-    return streams.Frames()
-
-
-def _begin(request: Request, query: dict[str, str]) -> Begin:
-    offset = _integer(query, "from")
-    tail_lines, since_ms = _integer(query, "tail"), _integer(query, "since_ms")
-    if offset is not None and (tail_lines, since_ms) != (None, None):
-        raise InvalidArgument(
-            "from: an offset says where to begin, so do tail and since_ms: give one of them"
-        )
-    # Who reconnects goes on where it was, and wants no tail again.
-    last = {"from": request.headers.get("last-event-id", "")}
-    if offset is None and last["from"]:
-        return Begin(_integer(last, "from") or 0)
-    return Begin(offset or 0, tail_lines, since_ms)
-
-
-def _integer(query: dict[str, str], name: str) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or int(text[:17]) > MAX_INTEGER or len(text) > 16:  # noqa: PLR2004 - digits of 2**53
-        raise InvalidArgument(f"{name}: {text[:20]!r} is not a whole number of at most 2^53 - 1")
-    return int(text)

@@ -111,10 +111,11 @@ class Desk:
         record.save_exit(paths.run_folder, record.of(how, row.started_wall_ms, wall_ms))
         failpoint("bury.exit_record")
         reason = how.diagnostic_code or how.status
-        self._commit(partial(transitions.retire, reservation_id=row.id, reason=reason))
+        retired = self._commit(partial(transitions.retire, reservation_id=row.id, reason=reason))
         failpoint("release.retired")
         evidence = teardown.bury(self._runtime(row), self.layout, row.id).text()
-        note = f"{asked.note}; {evidence}"
+        why = retired.reason if release.is_note(retired.reason) else asked.note
+        note = f"{why}; {evidence}"
         gone = partial(transitions.release, reservation_id=row.id, evidence=note, by=asked.by)
         last = self._commit(gone)
         failpoint("bury.released")

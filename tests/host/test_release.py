@@ -145,8 +145,12 @@ def test_offline_a_death_at_any_step_is_made_good(
         assert dead.returncode == -signal.SIGKILL, (name, dead)
         # Whatever it had done, the charge is there until the proof is.
         assert (run_id in phases(lab)) == (name != "bury.released")
-    code, results = outcome(lab, *runs.values(), "--grace", "0s", *FORCE)
+    # Whoever goes on with it needs no force, and the first reason stays.
+    code, results = outcome(lab, *runs.values(), "--grace", "0s")
     assert code == 0, results
+    for name, each in zip(runs, results, strict=True):
+        # What died behind the release had only its exit file left.
+        assert ("the host goes down" in each["released"]["evidence"]) == (name != "bury.released")
     assert phases(lab) == {}
     assert lab.leftovers() == []
     assert not os.listdir(lab.layout.exits)

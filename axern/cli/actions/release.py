@@ -116,7 +116,11 @@ def _online(client: Client, word: str, asked: Asked, grace_ms: int | None) -> Js
         grace_ms=grace_ms,
     )
     while True:
-        answer = client.request("DELETE", target)
+        try:
+            answer = client.request("DELETE", target)
+        except DaemonUnreachable as error:
+            error.hint = f"what was begun goes on; ask again: axern reservations release {word}"
+            raise
         if answer["released"] is not None:
             return answer
         row = answer["reservation"]
