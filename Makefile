@@ -15,7 +15,7 @@ setup: ## install what tests and demo need: system packages (apt) and .venv (pip
 	@PYTHON="$(PYTHON)" .ci/setup
 
 test: setup ## run everything a machine can check, in the form that CI runs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 25
 
 test-long: setup ## run the same tests and the long ones, with new random examples
 	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600

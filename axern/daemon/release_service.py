@@ -97,7 +97,8 @@ class ReleaseService:
         )
 
     def _released(self, row: Reservation, by: str, evidence: str) -> Released:
-        return Released(row.id, row, self._parts.clock().wall_ms, by, evidence)
+        # The time of the commit, as the journal will tell it to whoever asks again.
+        return Released(row.id, row, self._parts.ledger.state.clock.wall_ms, by, evidence)
 
     def _over(self, released: Released) -> Json:
         return released_view(released, self._parts.clock())

@@ -151,7 +151,7 @@ def test_a_run_folder_has_one_daemon() -> None:
         with open(lab.config_path, "w", encoding="utf-8") as file:
             file.write(good.replace("/state", "/other"))
         assert lab.spawn().wait(60) == 75
-        assert f"used by another axernd, process {first.pid}" in lab.log()
+        assert f"is used by axernd, process {first.pid}" in lab.log()
         with open(lab.config_path, "w", encoding="utf-8") as file:
             file.write(good)
         assert lab.request("GET", "/v2/health")["status"] == "ok"
@@ -259,8 +259,11 @@ def test_a_record_that_cannot_be_written_is_waited_for_quietly(lab: DaemonLab) -
     blocked = f"{lab.layout.runs}/{run_id}/exit.json.new"
     os.makedirs(f"{blocked}/in-the-way")
     lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
-    wait_until(lambda: lab.log().count("its run's record") >= 3, 30)
-    assert lab.log().count("its run's record") < 20
-    shutil.rmtree(blocked)
+    try:
+        wait_until(lambda: lab.log().count("its run's record") >= 1, 30)
+        # Tried twice a second, told once.
+        assert lab.log().count("its run's record") < 5
+    finally:
+        shutil.rmtree(blocked)
     lab.wait_status(run_id, "cancelled")
     lab.wait_empty()
