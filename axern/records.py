@@ -9,12 +9,19 @@ node/kubelet-cri-logging.md.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from io import BytesIO
-from itertools import groupby
-from operator import itemgetter
+from itertools import repeat
 
 from axern.errors import HostError
 from ledger.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Row = tuple[bytes, bytes, int]
+    """A head, the content of all records in a row that have it, and how long the row is."""
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -24,17 +31,16 @@ HEAD_BYTES = 45
 _TIME_BYTES = 35
 _UTC = b"+00:00"
 _ZONE_AT = 29
-_TAG_AT = 43
-_STREAM_AT = 39
-"""Of all places in a record the one at which the streams' names differ."""
-_TAGS = b"FP"
+_TAG = slice(43, 44)
+_KIND = slice(_TIME_BYTES, HEAD_BYTES)
+_STREAMS = {
+    b" stdout F ": STDOUT,
+    b" stdout P ": STDOUT,
+    b" stderr F ": STDERR,
+    b" stderr P ": STDERR,
+}
 _INNER_HEAD = rb"[-0-9:T.]{29}[-+][0-9:]{5} std(?:out|err) [FP] "
-_NAMES = {ord("o"): STDOUT, ord("e"): STDERR}
-_STREAMS = bytes(_NAMES)
-_time = itemgetter(slice(_TIME_BYTES))
-_tag = itemgetter(_TAG_AT)
-_stream = itemgetter(_STREAM_AT)
-_content = itemgetter(slice(HEAD_BYTES, None))
+_SHORT_ROW = 8
 
 
 @frozen
@@ -59,57 +65,90 @@ class Unpacker:
         self.timestamps = timestamps
         self.broken = 0
         # The outputs that were left in the middle of a line; matters for timestamps alone.
-        self._inside: frozenset[int] = frozenset()
+        self._inside: frozenset[str] = frozenset()
 
     def unpack(self, text: bytes) -> list[Output]:
         """Return the output in *text*, whole records: neighbours of one stream are one piece.
 
-        Everything that is done once for each record is done by one call for all of them, since a
-        line of output is often shorter than the head of its record.
+        What the monitor has read at once it logs as a row of records under one head, and all heads
+        of a row go at once: a line of output is often shorter than the head of its record.
         """
-        lines = BytesIO(text).readlines()
-        try:
-            tags, streams = bytes(map(_tag, lines)), bytes(map(_stream, lines))
-            is_clean = not (tags.translate(None, _TAGS) or streams.translate(None, _STREAMS))
-            is_clean = is_clean and (
-                text.count(b" std") == len(lines)  # half the time, and nearly always enough
-                or text.count(b" stdout ") + text.count(b" stderr ") == len(lines)
-            )
-        except IndexError:  # one is shorter than any record
-            is_clean = False
-        if not is_clean:
-            records = [line for line in lines if _is_record(line)]
-            if len(records) < len(lines):
-                self.broken += len(lines) - len(records)
-                return self.unpack(b"".join(records)) if records else []
-        contents = list(map(_content, lines))
-        place = tags.find(b"P")
-        while place >= 0:
-            contents[place] = contents[place][:-1]
-            place = tags.find(b"P", place + 1)
-        if self.timestamps:
-            self._stamp(contents, lines, streams)
-        if len(set(streams)) == 1:
-            return [Output(_NAMES[streams[0]], b"".join(contents), len(text))]
-        outputs = []
-        begin = 0
-        for stream, row in groupby(streams):
-            end = begin + len(list(row))
-            data = b"".join(contents[begin:end])
-            outputs.append(Output(_NAMES[stream], data, sum(map(len, lines[begin:end]))))
-            begin = end
+        outputs: list[Output] = []
+        parts: list[bytes] = []
+        stream, size_bytes = "", 0
+        for head, content, row_bytes in _rows(text) or self._one_by_one(text):
+            if _STREAMS[head[_KIND]] != stream and parts:
+                outputs.append(Output(stream, b"".join(parts), size_bytes))
+                parts, size_bytes = [], 0
+            stream = _STREAMS[head[_KIND]]
+            parts.append(self._told(head, content))
+            size_bytes += row_bytes
+        if parts:
+            outputs.append(Output(stream, b"".join(parts), size_bytes))
         return outputs
 
-    def _stamp(self, contents: list[bytes], lines: list[bytes], streams: bytes) -> None:
-        """Put its time before each line of an output that begins here."""
-        for place, content in enumerate(contents):
-            stream = streams[place]
-            if stream not in self._inside:
-                contents[place] = shown_time(lines[place]) + b" " + content
-            if content.endswith(b"\n"):
-                self._inside -= {stream}
+    def _one_by_one(self, text: bytes) -> Iterator[Row]:
+        """Yield each sound record in *text*, and count the others."""
+        for record in BytesIO(text).readlines():
+            if _is_record(record):
+                yield record[:HEAD_BYTES], record[HEAD_BYTES:], len(record)
             else:
-                self._inside |= {stream}
+                self.broken += 1
+
+    def _told(self, head: bytes, content: bytes) -> bytes:
+        """Return *content* as the workload wrote it, but for the times if they are wanted."""
+        is_line = is_whole_line(head)
+        if not is_line:
+            content = content[:-1]
+        if self.timestamps:
+            stream = _STREAMS[head[_KIND]]
+            time = shown_time(head) + b" "
+            content = content.replace(b"\n", b"\n" + time, content.count(b"\n") - 1)
+            if stream not in self._inside:
+                content = time + content
+            self._inside = self._inside - {stream} if is_line else self._inside | {stream}
+        return content
+
+
+def _rows(text: bytes) -> list[Row]:
+    """Return what is in *text* by heads; empty if anything there needs a closer look.
+
+    What is done for each record is done by one call for all of a row. A record that was cut short
+    is followed by one of its own time, or is the last that the disk took of its row.
+    Source: conmon, src/ctr_logging.c, write_k8s_log.
+    """
+    records = BytesIO(text).readlines()
+    rows: list[Row] = []
+    begin, length, size_bytes = 0, _SHORT_ROW, 0
+    while begin < len(records):
+        head = records[begin][:HEAD_BYTES]
+        # Times rise, as a rule, and a row is about as long as the last: a guess, checked below.
+        limit = min(begin + 2 * length, len(records))
+        end = bisect_right(records, head + b"\xff", begin + 1, limit)
+        row = records[begin:end]
+        content = b"".join(map(bytes.removeprefix, row, repeat(head)))
+        row_bytes = len(content) + HEAD_BYTES * len(row)
+        rows.append((head, content, row_bytes))
+        if (
+            head[_KIND] not in _STREAMS
+            or (len(row) > 1 and not is_whole_line(head))
+            or head[:_TIME_BYTES] in content
+            or _may_have_another(row[-1])
+        ):
+            return []
+        begin, length = end, max(len(row), length // 2, _SHORT_ROW)
+        size_bytes += row_bytes
+    # A record without its row's head has kept all of its bytes, so that the sum is too large.
+    return rows if size_bytes == len(text) else []
+
+
+def count_records(text: bytes) -> int:
+    """Return how many records end in *text*.
+
+    To delete a byte leaps from one to the next, where `bytes.count` looks at each: nine times as
+    fast. Source: CPython 3.11, Objects/stringlib/transmogrify.h and fastsearch.h.
+    """
+    return len(text) - len(text.replace(b"\n", b""))
 
 
 def shown_time(record: bytes) -> bytes:
@@ -119,8 +158,15 @@ def shown_time(record: bytes) -> bytes:
 
 
 def _is_record(line: bytes) -> bool:
-    is_one = len(line) > HEAD_BYTES and _tag(line) in _TAGS and _stream(line) in _STREAMS
-    return is_one and not _has_another(line)
+    has_head = len(line) > HEAD_BYTES and line[_KIND] in _STREAMS
+    return has_head and not (_may_have_another(line) and _has_another(line))
+
+
+def _may_have_another(line: bytes) -> bool:
+    """Tell whether there may be a head behind the first; one look is nearly always enough."""
+    return line.find(b" std", HEAD_BYTES) > 0 and (
+        line.find(b" stdout ", HEAD_BYTES) > 0 or line.find(b" stderr ", HEAD_BYTES) > 0
+    )
 
 
 def _has_another(line: bytes) -> bool:
@@ -130,8 +176,9 @@ def _has_another(line: bytes) -> bool:
     """
     import re
 
-    own = _time(line)
-    for inner in map(_time, re.findall(_INNER_HEAD, line[HEAD_BYTES:])):
+    own = line[:_TIME_BYTES]
+    for head in re.findall(_INNER_HEAD, line[HEAD_BYTES:]):
+        inner = head[:_TIME_BYTES]
         if inner[_ZONE_AT:] == own[_ZONE_AT:]:
             if inner >= own:
                 return True
@@ -164,4 +211,4 @@ def written_at_ns(record: bytes) -> int:
 
 def is_whole_line(record: bytes) -> bool:
     """Tell whether *record* ends a line of its output."""
-    return record[_TAG_AT : _TAG_AT + 1] == b"F"
+    return record[_TAG] == b"F"

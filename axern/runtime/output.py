@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from axern.errors import HostError
-from axern.records import HEAD_BYTES, RECORD_LIMIT_BYTES, is_whole_line, written_at_ns
+from axern.records import (
+    HEAD_BYTES,
+    RECORD_LIMIT_BYTES,
+    count_records,
+    is_whole_line,
+    written_at_ns,
+)
 from axern.runtime.segments import Segment, count, survey
 from ledger.errors import InvalidArgument
 
@@ -98,9 +104,9 @@ def _read(
         return Piece(position) if not is_sealed else None
     end = text.rfind(b"\n", 0, limit_bytes) + 1 or text.find(b"\n") + 1
     if end:
-        records = position.records
-        after = None if records is None else records + text.count(b"\n", 0, end)
-        return Piece(Position(position.offset + end, after), text[:end], segment=segment)
+        whole = text[:end]
+        after = None if position.records is None else position.records + count_records(whole)
+        return Piece(Position(position.offset + end, after), whole, segment=segment)
     if is_sealed or len(text) > RECORD_LIMIT_BYTES:
         # A full disk cut it short, or it is none at all.
         return _skip(position, position.offset + len(text), None)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from axern.errors import HostError
 from axern.failpoint import failpoint
-from axern.records import RECORD_LIMIT_BYTES, written_at_ns
+from axern.records import RECORD_LIMIT_BYTES, count_records, written_at_ns
 
 DEFAULT_MAX_BYTES = 256 * 1024**2
 SEGMENTS = 8
@@ -294,7 +294,7 @@ def count(path: str, limit_bytes: int | None = None) -> int:
     left = limit_bytes
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_COUNT_BYTES if left is None else min(left, _COUNT_BYTES)):
-            found += block.count(b"\n")
+            found += count_records(block)
             left = None if left is None else left - len(block)
     return found
 

@@ -84,8 +84,9 @@ def test_a_record_that_follows_where_one_was_cut_is_no_line(
     (cut,) = records("stdout", b"some output of a certain length\n", STAMP)
     (next_one,) = records("stderr", content + b"\n", stamp(704_949_281 + later))
     good = b"".join(records("stdout", b"one\n", STAMP))
+    later_good = b"".join(records("stdout", b"one\n", stamp(704_949_284)))
     unpacker = Unpacker()
-    outputs = unpacker.unpack(good + cut[: place % len(cut[:-1]) or 1] + next_one + good)
+    outputs = unpacker.unpack(good + cut[: place % len(cut[:-1]) or 1] + next_one + later_good)
     assert b"".join(output.data for output in outputs) == b"one\none\n"
     assert unpacker.broken == 1
 
