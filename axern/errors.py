@@ -49,6 +49,12 @@ class FilestoreError(HostError):
     """A sandbox's folder could not be made, measured or removed."""
 
 
+class QuotaError(HostError):
+    """A project quota could not be set, read or cleared, or is not as it was set."""
+
+    code = "storage_reserve_error"
+
+
 class ProcessError(HostError):
     """A process is not where it must be."""
 

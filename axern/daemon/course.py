@@ -19,7 +19,7 @@ from axern.daemon.deadline import Deadlines
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
-from axern.runtime import monitor, record, segments, teardown
+from axern.runtime import monitor, record, segments, storage, teardown
 from axern.runtime import outcome as ending
 from ledger import transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, StateConflict
@@ -344,7 +344,7 @@ class Course:
         attempt = 0
         while True:
             try:
-                call = (runtime, self._layout, reservation.id)
+                call = (runtime, self._layout, reservation.id, storage.project_for(reservation))
                 evidence = await self.crew.bury(teardown.bury, *call)
             except (NotProvedGone, HostError, OSError) as error:
                 _log.warning("sandbox %s: %s", reservation.id, error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.host import process
-from axern.runtime import adopt, launch
+from axern.runtime import adopt, launch, storage
 from axern.runtime.oci import SandboxSpec
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
         user=spec.user,
         stdin=spec.stdin,
         lane=reservation.lane or 0,
+        storage_limit_bytes=storage.limit_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
     )
 

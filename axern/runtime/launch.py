@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
 from axern.host import idmap
-from axern.runtime import bundle, command, monitor, rootfs, segments, standard_input, user
+from axern.runtime import bundle, command, monitor, rootfs, segments, standard_input, storage, user
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
@@ -53,6 +53,8 @@ def create(
     runtime = runtime_for(spec.runtime, layout)
     paths = layout.sandbox(spec.sandbox_id)
     os.makedirs(paths.run_folder, mode=0o700, exist_ok=True)
+    storage.limit(spec, paths)
+    failpoint("launch.quota")
     rootfs.create_folders(spec, paths, maps_ids=runtime.maps_ids)
     failpoint("launch.folders")
     paths.birth.create()

@@ -18,6 +18,7 @@ class SandboxSpec:
     `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
     `argv` nor `env` may reach the ledger or a log. `user` is as
     `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
+    `storage_limit_bytes` is the hard limit of all it writes, None where none is enforced.
     """
 
     sandbox_id: str
@@ -31,6 +32,7 @@ class SandboxSpec:
     hostname: str
     user: str | None = None
     stdin: bool = False
+    storage_limit_bytes: int | None = None
 
     @property
     def search_path(self) -> str:

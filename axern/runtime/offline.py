@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.host.inventory import read_clocks
-from axern.runtime import doctor, monitor, outcome, record, remains, teardown, traces
+from axern.runtime import doctor, monitor, outcome, record, remains, storage, teardown, traces
 from axern.runtime import evidence as proof
 from axern.runtime.configured import layout_of, sole_user_of
 from axern.runtime.traces import Traces
@@ -113,7 +113,8 @@ class Desk:
         reason = how.diagnostic_code or how.status
         retired = self._commit(partial(transitions.retire, reservation_id=row.id, reason=reason))
         failpoint("release.retired")
-        evidence = teardown.bury(self._runtime(row), self.layout, row.id).text()
+        project = storage.project_for(row)
+        evidence = teardown.bury(self._runtime(row), self.layout, row.id, project).text()
         why = retired.reason if release.is_note(retired.reason) else asked.note
         note = f"{why}; {evidence}"
         gone = partial(transitions.release, reservation_id=row.id, evidence=note, by=asked.by)

@@ -18,6 +18,7 @@ from pathlib import PurePath
 
 from axern.errors import HostError, MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
 from axern.host import filestore, idmap, linux, mounts
+from axern.runtime import storage
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import SandboxSpec
 
@@ -41,6 +42,7 @@ def create_folders(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) ->
 
     Raises:
         FilestoreError: One exists already, or the file system refused.
+        QuotaError: The store is not in the project that limits it.
         HostError: Root inside, another user on the host, could not reach them.
     """
     root_id = idmap.first_id(spec.lane) if maps_ids else 0
@@ -52,11 +54,13 @@ def create_folders(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) ->
         filestore.create_folder(folder, mode=_FOLDER_MODE)
     _write_skeleton(paths.skeleton, spec.hostname, root_id)
     filestore.create_folder(paths.store, mode=0o700)
+    storage.enter(spec, paths)
     if not maps_ids:
         filestore.create_folder(paths.overlay, mode=0o700)
     elif not spec.rootfs_readonly:
         filestore.create_folder(paths.upper, mode=_FOLDER_MODE, uid=root_id, gid=root_id)
         filestore.create_folder(paths.work, mode=0o700, uid=root_id, gid=root_id)
+    storage.verify(spec, paths)
 
 
 def _check_reachable(folder: str) -> None:

@@ -15,7 +15,7 @@ from axern.failpoint import failpoint
 from axern.host import cgroup, filestore, mounts
 from axern.host.cgroup import Cgroup
 from axern.host.process import boot_id
-from axern.runtime import command, monitor
+from axern.runtime import command, monitor, storage
 from axern.runtime.launch import runtime_for
 from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.oci import Runtime
@@ -36,7 +36,8 @@ class Evidence:
     """What a burial found and removed; its existence proves that nothing is left.
 
     `exit_code` is None if the workload never ran to an exit that anybody saw. `killed` counts the
-    processes that still lived when the burial began, the monitor not among them.
+    processes that still lived when the burial began, the monitor not among them. `project` is the
+    id whose quota record was proved unused and cleared.
     """
 
     sandbox_id: str
@@ -45,12 +46,14 @@ class Evidence:
     killed: int
     unmounted: tuple[str, ...]
     removed: tuple[str, ...]
+    project: int | None = None
 
     def text(self) -> str:
         """Return what was proved, as one line for the journal."""
+        quota = "" if self.project is None else f"project {self.project} unused and unlimited, "
         return (
             f"boot {self.boot_id}: exit {self.exit_code}, killed {self.killed}, "
-            f"unmounted {len(self.unmounted)}, removed {len(self.removed)}, nothing left"
+            f"unmounted {len(self.unmounted)}, removed {len(self.removed)}, {quota}nothing left"
         )
 
 
@@ -100,13 +103,20 @@ def _kill(paths: SandboxPaths) -> None:
         raise NotProvedGone(paths.sandbox_id, [f"processes {paths.wall.pids()} survive SIGKILL"])
 
 
-def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
+def bury(
+    runtime_name: str, layout: Layout, sandbox_id: str, project: int | None = None
+) -> Evidence:
     """Kill what lives, remove what is there, and prove that nothing of the sandbox is left.
 
     The runtime's own `delete` is not called: it may hang, its success proves nothing, and all that
     it would remove is removed here. The log and the exit file stay for the run's record; see
     `monitor.discard_exit`. Source: docs/decisions/0004-disabled-dev-and-proof-of-death.md.
 
+    Args:
+        runtime_name: `runc` or `runsc`.
+        layout: Where everything is.
+        sandbox_id: Which one.
+        project: The project that limits its storage; where nobody knows, its folder tells.
     Raises:
         NotProvedGone: Something resists, and is named. Call again.
     """
@@ -115,7 +125,13 @@ def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
     failpoint("bury.begin")
     killed = len(paths.wall.pids())
     try:
+        if project is None:
+            project = storage.found_on(paths.store)
         removed, unmounted = _remove_all(runtime, paths)
+        if project is not None and not storage.clear(layout.filestore, project):
+            project = None
+        failpoint("bury.quota")
+        _remove_legacy(paths, removed)
     except HostError as err:
         raise NotProvedGone(sandbox_id, [err.message, *_leftovers(runtime, paths)]) from err
     if leftovers := _leftovers(runtime, paths):
@@ -127,7 +143,8 @@ def bury(runtime_name: str, layout: Layout, sandbox_id: str) -> Evidence:
         exit_code=_exit_code(paths),
         killed=killed,
         unmounted=unmounted,
-        removed=removed,
+        removed=tuple(removed),
+        project=project,
     )
 
 
@@ -139,13 +156,12 @@ def _exit_code(paths: SandboxPaths) -> int | None:
     return None
 
 
-def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[list[str], tuple[str, ...]]:
     """Remove everything in the one order that leaves no gap; return what was removed, unmounted.
 
     1. Without the wall no process lives and none can enter, even one whose launch is under way.
     2. The monitor sees the death, writes the exit and ends.
     3. Mounts go before the folders that hold them.
-    4. What a runtime left in version 1 goes last: its processes were in the wall too.
     """
     removed = _destroy(paths.wall)
     failpoint("bury.killed")
@@ -156,11 +172,15 @@ def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[tuple[str, ...],
     failpoint("bury.unmounted")
     removed += (folder for folder in _folders(runtime, paths) if filestore.remove_tree(folder))
     failpoint("bury.folders")
+    return removed, unmounted
+
+
+def _remove_legacy(paths: SandboxPaths, removed: list[str]) -> None:
+    """Remove what a runtime left in version 1, last of all: its processes were in the wall too."""
     for folder in paths.wall.legacy_folders():
         cgroup.remove_folder(folder, REMOVE_TIMEOUT_S)
         removed.append(folder)
     failpoint("bury.cgroups")
-    return tuple(removed), unmounted
 
 
 def _destroy(group: Cgroup) -> list[str]:
