@@ -64,6 +64,12 @@ class Settings(BaseModel):
     state_dir: AbsolutePath = Field(
         DEFAULT_STATE_DIR, description="ledger, runs, templates and the filestore live below it"
     )
+    filestore: str = Field(
+        "",
+        pattern=r"^(/[^/\x00\n]+)*$",
+        description="what sandboxes write; limits need XFS with prjquota there, which "
+        "`axern node setup` makes; empty: `state_dir`/filestore",
+    )
     run_dir: AbsolutePath = Field(
         DEFAULT_RUN_DIR, description="socket, bundles, mounts and exit records; lost at a reboot"
     )

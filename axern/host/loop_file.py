@@ -12,7 +12,7 @@ import os
 import struct
 import subprocess
 
-from axern.errors import FilestoreError
+from axern.errors import CapabilityMissing, FilestoreError
 from axern.host import linux
 from axern.host.mounts import mounts_below
 
@@ -23,6 +23,7 @@ _MAKER = ("/usr/sbin/mkfs.xfs", "-q", "-K")
 _MAKER_LIMIT_S = 120
 _MOUNT_OPTIONS = "prjquota"
 _MOUNT_FLAGS = linux.MS_NODEV | linux.MS_NOSUID
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENODEV, errno.ENOSYS, errno.EOPNOTSUPP)
 
 # include/uapi/linux/loop.h
 _LOOP_CTL_GET_FREE = 0x4C82
@@ -126,7 +127,7 @@ def mount(path: str, folder: str) -> bool:
 
     Raises:
         FilestoreError: The disk has no room left for it, or no loop device is to be had.
-        FilestoreError: The kernel refused the mount, as one without quota support does.
+        CapabilityMissing: The kernel has no XFS, or none with quotas.
     """
     if folder in mounts_below(folder):
         return False
@@ -144,13 +145,20 @@ def mount(path: str, folder: str) -> bool:
         finally:
             os.close(loop_fd)
     except OSError as err:
+        if device and err.errno in _NOT_SUPPORTED:
+            raise CapabilityMissing(
+                "the kernel can't mount XFS with project quotas (CONFIG_XFS_QUOTA)",
+                syscall="mount",
+                path=folder,
+                errno=err.errno,
+                hint="boot a kernel that has them, such as Debian's own; dmesg may tell more",
+            ) from err
         raise FilestoreError(
             f"cannot mount {path} on {folder} with {_MOUNT_OPTIONS}",
             syscall="mount" if device else "loop",
             path=folder,
             errno=err.errno,
-            hint="the kernel needs XFS with quotas (CONFIG_XFS_QUOTA) and loop devices; "
-            "dmesg may tell more",
+            hint="make room on its disk, and see that there are loop devices; dmesg may tell more",
         ) from err
     return True
 

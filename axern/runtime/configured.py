@@ -35,7 +35,7 @@ def layout_of(settings: Settings) -> Layout:
         return Layout(
             state_dir=settings.state_dir,
             run_dir=settings.run_dir,
-            filestore=f"{settings.state_dir}/filestore",
+            filestore=settings.filestore or f"{settings.state_dir}/filestore",
             templates=f"{settings.state_dir}/templates",
             cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
             hierarchies=hierarchies,
@@ -44,7 +44,7 @@ def layout_of(settings: Settings) -> Layout:
             conmon=_program("conmon", settings.conmon),
         )
     except ValueError as error:
-        raise InvalidArgument(f"state_dir or run_dir: {error}") from error
+        raise InvalidArgument(f"state_dir, run_dir or filestore: {error}") from error
 
 
 def _program(name: str, configured: str) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from axern.errors import HostError
+from axern.host import loop_file
 from axern.host.cgroup import Cgroup, Hierarchies, remove_folder
 from axern.host.filestore import secure_folder
 from axern.host.mounts import make_private, unmount_below
@@ -82,6 +83,11 @@ class Layout:
                 )
 
     @property
+    def filestore_image(self) -> str:
+        """The file that holds the filestore's file system, where `node setup` made one."""
+        return f"{self.filestore}.img"
+
+    @property
     def exits(self) -> str:
         """The folder of exit files, one a sandbox, named by its id."""
         return f"{self.run_dir}/exits"
@@ -155,11 +161,25 @@ class Layout:
                     hint=f"configure {os.path.realpath(path)}",
                 )
             secure_folder(path, _MODE_ROOT)
+        if self.mount_filestore():
+            secure_folder(self.filestore, _MODE_ROOT)
         for path in (self.runs, self.exits, self.runtime_root("runc"), self.runtime_root("runsc")):
             secure_folder(path, _MODE_PRIVATE)
         os.makedirs(self.sandboxes, exist_ok=True)
         os.chmod(self.sandboxes, _MODE_TRAVERSE)
         make_private(self.sandboxes)
+
+    def mount_filestore(self) -> bool:
+        """Mount the filestore where it has a file of its own and is not mounted; say if it was.
+
+        Without it nobody could tell what of a sandbox is left. Mounts outlive the daemon.
+
+        Raises:
+            HostError: The kernel refused.
+        """
+        if not os.path.lexists(self.filestore_image):
+            return False
+        return loop_file.mount(self.filestore_image, self.filestore)
 
     def dismantle(self) -> None:
         """Undo what `prepare` and the sandboxes left in the kernel; all must be buried. Files stay.
@@ -168,5 +188,7 @@ class Layout:
             HostError: A sandbox is still there.
         """
         unmount_below(self.sandboxes, _DISMANTLE_TIMEOUT_S)
+        if os.path.lexists(self.filestore_image):
+            unmount_below(self.filestore, _DISMANTLE_TIMEOUT_S)
         for mounted in (self.hierarchies.unified, *self.hierarchies.legacy):
             remove_folder(f"{mounted}/{self.cgroup_root}", _DISMANTLE_TIMEOUT_S)

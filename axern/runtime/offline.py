@@ -159,6 +159,7 @@ def desk(settings: Settings, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Desk
             settings.ledger_dir, now(), create=False, lock_timeout_s=timeout_s, holder=HOLDER
         ) as ledger,
     ):
+        layout.mount_filestore()
         yield Desk(settings, layout, ledger)
 
 

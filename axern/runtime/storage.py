@@ -77,7 +77,7 @@ def limit(spec: SandboxSpec, paths: SandboxPaths) -> None:
             f"{found.used_bytes} bytes, {found.used_inodes} inodes",
             syscall="Q_XGETQUOTA",
             path=filestore,
-            hint="the lane is passed over from now on; find the files: axern node doctor",
+            hint="the lane is passed over from now on; find what it is: axern reservations doctor",
         )
     limits = limits_of(spec.storage_limit_bytes, block_bytes(filestore))
     project_quota.set_limits(filestore, project, limits)

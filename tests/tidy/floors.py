@@ -70,8 +70,8 @@ RULES = (
     Rule(
         "axern.cli",
         ("axern.runtime",),
-        "offline release, evidence and doctor are all that the command line needs of it",
-        but=("axern.runtime.offline",),
+        "offline release, evidence, doctor and setup are all that the command line needs of it",
+        but=("axern.runtime.offline", "axern.runtime.setup"),
     ),
     Rule(
         "axern.api",

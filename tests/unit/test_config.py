@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_mounted_is_a_mistake_in_the_configuration(
     path: Path, folder: str
 ) -> None:
     settings = config.load(write(path, f'state_dir = "{folder}"\n'))
-    with pytest.raises(InvalidArgument, match="state_dir or run_dir"):
+    with pytest.raises(InvalidArgument, match="state_dir, run_dir or filestore"):
         layout_of(settings)
 
 
