@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import secrets
-import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,6 +17,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
+from axern.api.listener import EXHAUSTED
 from axern.api.protocol import (
     IDLE_DEADLINE_S,
     ErrorView,
@@ -34,11 +31,8 @@ from ledger.errors import AxernError, InvalidArgument, LedgerBusy
 QUERY_LIMIT = 16
 OVERDUE_LIMIT = 256
 """So many requests may go on after their client was told `busy`; then nothing new is begun."""
-BACKLOG = 1024
 _ACCEPTED_AT_A_TIME = 16
 """Connections taken before the first of them is counted: each has its descriptor by then."""
-_REST_AFTER_EXHAUSTION_S = 0.5
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 
 _log = logging.getLogger(__name__)
 
@@ -81,73 +75,6 @@ class Later:
 
 Answer = Response | StreamResponse | Later
 Handler = Callable[[Request], Awaitable[Answer]]
-
-
-class Listener(socket.socket):
-    """A listening socket that asks for descriptors in moderation when there are none.
-
-    asyncio waits a second after such a failure, but first tries again, logs and plans the next
-    attempt once for every place in the backlog; here all but the first find nobody waiting.
-    """
-
-    _rest_until_s = 0.0
-
-    def listen(self, _: int = 0) -> None:
-        """Let many wait in the kernel's queue, however few are taken out of it at a time."""
-        super().listen(BACKLOG)
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection; raises BlockingIOError while there were no descriptors."""
-        if time.monotonic() < self._rest_until_s:
-            raise BlockingIOError
-        try:
-            return super().accept()
-        except OSError as error:
-            if error.errno in _EXHAUSTED:
-                self._rest_until_s = time.monotonic() + _REST_AFTER_EXHAUSTION_S
-            raise
-
-
-def listen(path: str, group_id: int | None) -> Listener:
-    """Return a listening socket at *path*, mode 0660 and owned by *group_id* from its first moment.
-
-    It is bound under a private name and renamed, so that a client never meets wider rights, nor a
-    socket that nobody listens on.
-
-    Raises:
-        InvalidArgument: The path is too long for a socket, or can't be made.
-    """
-    try:
-        return _listen(path, group_id)
-    except OSError as error:
-        raise InvalidArgument(f"socket {path}: {error.strerror or error}") from error
-
-
-def _listen(path: str, group_id: int | None) -> Listener:
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    if _is_served(path):
-        raise InvalidArgument(
-            f"socket {path}: somebody serves on it already", hint="give this daemon another one"
-        )
-    listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    private = f"{path}.{secrets.token_hex(4)}"
-    previous_mask = os.umask(0o177)
-    try:
-        listener.bind(private)
-    finally:
-        os.umask(previous_mask)
-    if group_id is not None:
-        os.chown(private, -1, group_id)
-    os.chmod(private, 0o660)
-    listener.listen()
-    listener.settimeout(0)
-    os.rename(private, path)
-    return listener
-
-
-def _is_served(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        return probe.connect_ex(path) in (0, errno.EAGAIN)
 
 
 class _Application:
@@ -265,7 +192,7 @@ def _query(text: str) -> dict[str, str]:
 
 def _told(error: Exception, what: str) -> AxernError:
     """Log *error* and return what the client may know of it."""
-    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+    if isinstance(error, OSError) and error.errno in EXHAUSTED:
         _log.warning("%s: %s", what, error.strerror)
         return LedgerBusy(
             f"the host has run out of something: {error.strerror}", hint="try again in a while"
@@ -344,7 +271,7 @@ class Server(uvicorn.Server):
 def build(
     handler: Handler, error_view: ErrorView, protocol: type[LimitedProtocol] = LimitedProtocol
 ) -> Server:
-    """Return a server for *handler*; start it with `serve(sockets=[listen(…)])`.
+    """Return a server for *handler*; start it with `serve(sockets=[listener.listen(…)])`.
 
     Args:
         handler: Answers a request; an AxernError that it raises becomes `error_view`'s answer.

@@ -18,11 +18,28 @@ if TYPE_CHECKING:
 MESSAGE_LIMIT = 4096
 """Characters of a message, and again of a traceback; the middle of a longer one is left out."""
 
+_PRIORITIES = {
+    logging.CRITICAL: 2,
+    logging.ERROR: 3,
+    logging.WARNING: 4,
+    logging.INFO: 6,
+    logging.DEBUG: 7,
+}
+"""From Python's levels to those of syslog(3)."""
+
 _log = logging.getLogger("axernd")
 
 
 class LineFormatter(logging.Formatter):
-    """Write a record as one line; the lines of its traceback are joined with ` | `."""
+    """Write a record as one line; the lines of its traceback are joined with ` | `.
+
+    In the journal a level stands in front, as `<4>`, so that `journalctl -p warning` finds it.
+    Source: sd-daemon(3).
+    """
+
+    def __init__(self, *, in_journal: bool = False) -> None:
+        super().__init__()
+        self._in_journal = in_journal
 
     def format(self, record: logging.LogRecord) -> str:
         """Return *record* as a line without its end; a record that can't be formatted is told."""
@@ -33,7 +50,8 @@ class LineFormatter(logging.Formatter):
         parts = [f"{record.levelname} {record.name}: {message}"]
         if record.exc_info:
             parts.append(" | ".join(self.formatException(record.exc_info).split("\n")))
-        return " | ".join(printable(part, MESSAGE_LIMIT) for part in parts)
+        line = " | ".join(printable(part, MESSAGE_LIMIT) for part in parts)
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{line}" if self._in_journal else line
 
 
 def printable(text: str, limit: int) -> str:
@@ -48,13 +66,13 @@ def printable(text: str, limit: int) -> str:
     )
 
 
-def set_up(stream: IO[str], *, verbose: bool) -> None:
+def set_up(stream: IO[str], *, verbose: bool, in_journal: bool = False) -> None:
     """Let everything that the process has to say go through the formatter to *stream*.
 
     That includes warnings, and what Python itself reports of exceptions that nobody caught.
     """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(in_journal=in_journal))
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if verbose else logging.INFO)
     logging.captureWarnings(capture=True)
     logging.raiseExceptions = False  # a closed stderr must not cost more than the line

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import axern
 from axern import config
-from axern.api import server
-from axern.daemon import instance, log_lines
+from axern.api import listener, server
+from axern.daemon import instance, log_lines, placement
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
 from axern.daemon.log_keeper import LogKeeper
@@ -26,10 +26,11 @@ from axern.daemon.parts import Parts
 from axern.daemon.reconcile import Reconciler
 from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
+from axern.daemon.supervision import Supervision
 from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
-from axern.host import filestore
+from axern.host import filestore, systemd
 from axern.runtime import template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
@@ -47,6 +48,7 @@ from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
 if TYPE_CHECKING:
+    from axern.host.systemd import Handover
     from axern.runtime.layout import Layout
     from axern.settings import Settings
 
@@ -76,7 +78,8 @@ def main() -> None:
     )
     parser.add_argument("--version", action="version", version=f"axernd {axern.__version__}")
     arguments = parser.parse_args()
-    log_lines.set_up(sys.stderr, verbose=arguments.verbose)
+    in_journal = systemd.writes_to_journal(os.environ, sys.stderr.fileno())
+    log_lines.set_up(sys.stderr, verbose=arguments.verbose, in_journal=in_journal)
     _raise_file_limit()
     os.umask(0o022)  # whatever it was: no file's rights may depend on who started us
     sys.exit(_guarded(arguments.config, bury_unknown=arguments.bury_unknown))
@@ -90,10 +93,14 @@ def _raise_file_limit() -> None:
 
 
 def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
+    notifier = systemd.Notifier(None)
     try:
+        handover = systemd.take(os.environ, os.getpid())  # before anything is started
+        notifier = systemd.Notifier(handover.notify_socket)
         settings = config.load(config_path)
-        return asyncio.run(_serve(settings, bury_unknown=bury_unknown))
+        return asyncio.run(_serve(settings, handover, bury_unknown=bury_unknown))
     except AxernError as error:
+        notifier.tell(f"STATUS={error}")
         _log.error("%s%s", error, f" ({error.hint})" if error.hint else "")
         if isinstance(error, (InvalidArgument, FileSystemRefused)):
             return EXIT_CONFIG
@@ -102,12 +109,13 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
         return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
 
 
-async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
+async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) -> int:
     asyncio.get_running_loop().set_exception_handler(log_lines.tell_of_loop)
-    layout = layout_of(settings)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(sole_user_of(settings.run_dir))
+        placement.settle(settings)
+        layout = layout_of(settings)
         instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
         _secure_ledger(settings.ledger_dir)
         ledger = Ledger.open(
@@ -144,7 +152,7 @@ async def _serve(settings: Settings, *, bury_unknown: bool) -> int:
             adopted,
             settings.cgroup_enforcement,
         )
-        return await _until_stopped(parts, reconciler)
+        return await _until_stopped(parts, reconciler, handover)
 
 
 def _secure_ledger(path: str) -> None:
@@ -188,35 +196,51 @@ def _wire(
     )
 
 
-async def _until_stopped(parts: Parts, reconciler: Reconciler) -> int:
+async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handover) -> int:
     loop = asyncio.get_running_loop()
     closing, settings = parts.closing, parts.settings
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, closing.set)
-    listener = server.listen(settings.socket_path, _group_id(settings.socket_group))
+    listening = _listener(settings, handover)
+    notifier = systemd.Notifier(handover.notify_socket)
+    supervision = Supervision(notifier, handover.watchdog_s, parts, reconciler)
     serving = server.build(Handlers(parts), error_response)
     tasks = {
-        asyncio.create_task(serving.serve(sockets=[listener]), name="server"),
+        asyncio.create_task(serving.serve(sockets=[listening]), name="server"),
         asyncio.create_task(reconciler.loop(), name="loop"),
         asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
     }
     _log.info("serving on %s", settings.socket_path)
     stop = asyncio.create_task(closing.wait(), name="signal")
-    done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
-    closing.set()
-    _log.info("stopping; sandboxes go on")
-    serving.should_exit = True
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(settings.socket_path)
-    await parts.lives.close(_REST_TIMEOUT_S)
-    for task in tasks:
-        if task.get_name() == "bug in a life":
-            task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
+    async with supervision.serving():
+        done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
+        closing.set()
+        supervision.stop()
+        _log.info("stopping; sandboxes go on")
+        serving.should_exit = True
+        if not handover.listeners:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(settings.socket_path)
+        await parts.lives.close(_REST_TIMEOUT_S)
+        for task in tasks:
+            if task.get_name() == "bug in a life":
+                task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
     failures = [result for result in results if isinstance(result, Exception)]
     for failure in failures:
         _log.error("stopped by a failure", exc_info=failure)
     return EXIT_FAILED if failures or stop not in done else 0
+
+
+def _listener(settings: Settings, handover: Handover) -> listener.Listener:
+    """Return the API's socket: what was handed over, else one of our own."""
+    if not handover.listeners:
+        return listener.listen(settings.socket_path, _group_id(settings.socket_group))
+    if len(handover.listeners) > 1:
+        raise InvalidArgument(
+            f"LISTEN_FDS: {len(handover.listeners)} sockets were handed over, and one is wanted"
+        )
+    return listener.take_over(handover.listeners[0], settings.socket_path)
 
 
 def _group_id(name: str) -> int | None:

@@ -37,6 +37,7 @@ class Reconciler:
         self._policy = parts.liveness_policy
         now = parts.clock()
         self._last = now
+        self.ticked_monotonic_ms = now.monotonic_ms
         self._wall_at_boot_ms = now.wall_ms - now.boottime_ms
         self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._planned_at_ms: int | None = None
@@ -51,6 +52,7 @@ class Reconciler:
                 await self.tick()
             except (HostError, CommitFailed, LedgerBusy, OSError) as error:
                 _log.warning("this tick came to nothing: %s", error)
+            self.ticked_monotonic_ms = self._parts.clock().monotonic_ms
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
 

@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from axern.host.cgroup import find_hierarchies
+from axern.host.cgroup import Hierarchies, find_hierarchies
 from axern.runtime.layout import Layout
 from ledger.errors import InvalidArgument, LedgerBusy
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _LOCK = "axernd.lock"
+_CGROUP_ROOT = "cgroup_root"
+USUAL_CGROUP_ROOT = "axern"
 _LONGEST_NOTE = 80
 _POLL_S = 0.05
 
@@ -30,14 +32,18 @@ def layout_of(settings: Settings) -> Layout:
         InvalidArgument: A configured folder has a name that can't be mounted.
     """
     hierarchies = find_hierarchies()
-    cgroup_root = settings.cgroup_root or "axern"
+    cgroup_root = (
+        remembered_cgroup_root(settings.run_dir)
+        or cgroup_root_from(settings, hierarchies)
+        or USUAL_CGROUP_ROOT
+    )
     try:
         return Layout(
             state_dir=settings.state_dir,
             run_dir=settings.run_dir,
             filestore=settings.filestore or f"{settings.state_dir}/filestore",
             templates=f"{settings.state_dir}/templates",
-            cgroup_root=cgroup_root.removeprefix(hierarchies.unified).strip("/"),
+            cgroup_root=cgroup_root,
             hierarchies=hierarchies,
             runc=_program("runc", settings.runc),
             runsc=_program("runsc", settings.runsc),
@@ -45,6 +51,31 @@ def layout_of(settings: Settings) -> Layout:
         )
     except ValueError as error:
         raise InvalidArgument(f"state_dir, run_dir or filestore: {error}") from error
+
+
+def cgroup_root_from(settings: Settings, hierarchies: Hierarchies) -> str:
+    """Return the configured control group relative to the cgroup2 mount, empty for none."""
+    return settings.cgroup_root.removeprefix(hierarchies.unified).strip("/")
+
+
+def remembered_cgroup_root(run_dir: str) -> str | None:
+    """Return the control group that the last daemon of this boot has used, None without one.
+
+    What it was given by systemd, nobody else can find out, and there its sandboxes are.
+    """
+    try:
+        with open(f"{run_dir}/{_CGROUP_ROOT}", encoding="utf-8") as file:
+            return file.read().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def remember_cgroup_root(run_dir: str, cgroup_root: str) -> None:
+    """Let everybody who works on *run_dir* use *cgroup_root*; the caller holds the folder."""
+    path = f"{run_dir}/{_CGROUP_ROOT}"
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        file.write(f"{cgroup_root}\n")
+    os.rename(f"{path}.tmp", path)
 
 
 def _program(name: str, configured: str) -> str:

@@ -44,16 +44,28 @@ class DaemonLab:
         """The API socket."""
         return f"{self.layout.run_dir}/axernd.sock"
 
-    def spawn(self, failpoint: str | None = None) -> subprocess.Popen[bytes]:
-        """Start a daemon and return at once; it dies at *failpoint* if one is named."""
-        environment = {**os.environ, **({VARIABLE: failpoint} if failpoint else {})}
+    def spawn(
+        self,
+        failpoint: str | None = None,
+        *,
+        through: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        pass_fds: tuple[int, ...] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Start a daemon and return at once; it dies at *failpoint* if one is named.
+
+        It is started by the program *through*, which becomes it.
+        """
+        dying = {VARIABLE: failpoint} if failpoint else {}
+        argv = [sys.executable, "-m", "axern.daemon.main", "--config", self.config_path]
         with open(f"{self.base}/axernd.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "axern.daemon.main", "--config", self.config_path],
+                [*through, *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env={**os.environ, **dying, **(environment or {})},
+                pass_fds=pass_fds,
             )
         self.processes.append(process)
         return process

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from axern.api import server
+from axern.api import listener, server
 from axern.api.protocol import LimitedProtocol, Response
 from axern.api.server import Answer as Reply
 from axern.api.server import Handler, Request
@@ -133,12 +133,12 @@ def serving(
         return Response(200, json.dumps({"bytes": len(request.body)}).encode())
 
     running = server.build(note, error_response, protocol)
-    listener = server.listen(served.path, None)
+    listening = listener.listen(served.path, None)
     quiet = logging.getLogger("uvicorn.error")
     level = quiet.level
     quiet.setLevel(logging.CRITICAL)  # what it says about bad requests is not looked at here
     thread = threading.Thread(
-        target=lambda: asyncio.run(running.serve(sockets=[listener])), name="server"
+        target=lambda: asyncio.run(running.serve(sockets=[listening])), name="server"
     )
     thread.start()
     try:
@@ -146,6 +146,6 @@ def serving(
     finally:
         running.should_exit = True
         thread.join(LIMIT_S)
-        listener.close()
+        listening.close()
         quiet.setLevel(level)
         assert not thread.is_alive()
