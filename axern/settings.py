@@ -84,6 +84,12 @@ class Settings(BaseModel):
     cgroup_root: str = Field(
         "", description="cgroup folder of Axern; empty: `axern` below the cgroup2 mount"
     )
+    pids_max: Count = Field(
+        4096, ge=64, le=4_000_000, description="most tasks of a sandbox; runsc has 256 more"
+    )
+    memory_high_percent: Count = Field(
+        0, ge=0, le=100, description="slow a sandbox down from this part of its memory limit; 0: no"
+    )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"
     )

@@ -214,6 +214,7 @@ class RunRequest(Demanding):
     labels: Labels = Field(default_factory=dict)
     timeout_ms: Milliseconds | None = None
     stdin: bool = False
+    oom_kill_one: bool = False
 
 
 class PruneRequest(Body):

@@ -19,7 +19,7 @@ from axern.daemon.deadline import Deadlines
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
-from axern.runtime import monitor, record, segments, storage, teardown
+from axern.runtime import monitor, record, segments, storage, teardown, verdict
 from axern.runtime import outcome as ending
 from ledger import transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, StateConflict
@@ -321,8 +321,11 @@ class Course:
         if outcome is None:
             ended = _read_exit(self._layout.sandbox(reservation.id))
             outcome = self._ended(life, ended) if ended else ending.failed("it ended unseen")
-        log = self._layout.sandbox(reservation.id).log
-        await self.crew.do(segments.doubt_if_full, log)
+        paths = self._layout.sandbox(reservation.id)
+        await self.crew.do(segments.doubt_if_full, paths.log)
+        outcome = await self._insist(
+            life, verdict.judged, outcome, paths.wall, reservation.limits.memory_bytes
+        )
         written = record.of(outcome, reservation.started_wall_ms, wall_ms())
         await self._insist(life, self._runs.save_exit, reservation.id, written)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from axern.daemon import enforcement
 from axern.host import process
 from axern.runtime import adopt, launch, storage
 from axern.runtime.oci import SandboxSpec
@@ -45,6 +46,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
         lane=reservation.lane or 0,
         storage_limit_bytes=storage.limit_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
+        limits=enforcement.limits_of(spec),
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.api.views import resources_view
+from axern.daemon import enforcement
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
@@ -73,6 +74,9 @@ class RunService:
             timeout_ms=body.timeout_ms,
             ttl_ms=body.ttl_ms,
             stdin=body.stdin,
+            pids_max=self._parts.settings.pids_max if self._parts.is_enforced else None,
+            memory_high_percent=self._parts.settings.memory_high_percent,
+            oom_kill_one=body.oom_kill_one,
         )
         proposal = transitions.Proposal(
             id=run_spec.id,
@@ -252,6 +256,7 @@ def _run_view(
         "timeout_ms": spec.timeout_ms,
         "ttl_ms": spec.ttl_ms,
         "stdin": spec.stdin,
+        "oom_kill_one": spec.oom_kill_one,
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,
@@ -259,6 +264,7 @@ def _run_view(
         "requests": spec.requests,
         "limits": spec.limits,
         "enforced": spec.enforced,
+        "enforced_limits": enforcement.view(spec),
         "created_at": format_rfc3339(spec.created_wall_ms),
         "started_at": format_rfc3339(started_ms) if started_ms else None,
         "finished_at": format_rfc3339(record.finished_wall_ms) if record else None,

@@ -56,6 +56,9 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: int | None = None
     ttl_ms: int | None = None
     stdin: bool = False
+    pids_max: int | None = None
+    memory_high_percent: int = 0
+    oom_kill_one: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import resource
 from typing import Any
 
 from axern.host import idmap
+from axern.host.cgroup_values import oci_resources
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
 from axern.runtime.user import Identity
@@ -86,7 +87,7 @@ def build(
                 {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
             ],
         },
-        "mounts": _mounts(),
+        "mounts": _mounts(shows_limits=spec.limits is not None and maps_ids),
         "linux": _linux(spec, paths, maps_ids=maps_ids),
     }
 
@@ -107,8 +108,15 @@ def _capabilities(identity: Identity | None) -> dict[str, list[str]]:
     return {"bounding": list(CAPABILITIES), "effective": held, "permitted": held}
 
 
-def _mounts() -> list[dict[str, Any]]:
+def _mounts(*, shows_limits: bool) -> list[dict[str, Any]]:
     secure = ["nosuid", "noexec", "nodev"]
+    # Where language runtimes read how much they have; gVisor tells its guest by /proc/meminfo.
+    group = {
+        "destination": "/sys/fs/cgroup",
+        "type": "cgroup",
+        "source": "cgroup",
+        "options": [*secure, "relatime", "ro"],
+    }
     return [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": secure},
         {
@@ -130,6 +138,7 @@ def _mounts() -> list[dict[str, Any]]:
             "options": [*secure, "mode=1777", f"size={_DEV_SHM_BYTES}"],
         },
         {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*secure, "ro"]},
+        *([group] if shows_limits else []),
     ]
 
 
@@ -141,6 +150,8 @@ def _linux(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[st
         "readonlyPaths": list(READONLY_PATHS),
         "rootfsPropagation": "private",
     }
+    if spec.limits is not None and (resources := oci_resources(spec.limits, spec.runtime)):
+        section["resources"] = resources
     if maps_ids:
         kinds.append("user")
         mapping = [

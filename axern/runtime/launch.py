@@ -8,7 +8,17 @@ from contextlib import nullcontext
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
 from axern.host import idmap
-from axern.runtime import bundle, command, monitor, rootfs, segments, standard_input, storage, user
+from axern.runtime import (
+    bundle,
+    command,
+    confinement,
+    monitor,
+    rootfs,
+    segments,
+    standard_input,
+    storage,
+    user,
+)
 from axern.runtime.layout import Layout
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
@@ -57,6 +67,7 @@ def create(
     failpoint("launch.quota")
     rootfs.create_folders(spec, paths, maps_ids=runtime.maps_ids)
     failpoint("launch.folders")
+    confinement.erect(spec, paths)
     paths.birth.create()
     paths.monitor.create()
     failpoint("launch.cgroup")
@@ -80,10 +91,12 @@ def create(
                 overlay=None if spec.rootfs_readonly else paths.overlay,
                 timeout_s=timeout_s,
                 log_segment_bytes=segments.segment_bytes(log_max_bytes),
+                enforced=spec.limits is not None,
                 stdin=paths.stdin if spec.stdin else None,
             )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
+    confinement.require(spec, paths, created.init)
     if runtime.maps_ids:
         monitor.hand_over_outputs(created, *host_ids)
     failpoint("launch.created")

@@ -88,6 +88,11 @@ class Layout:
         return f"{self.filestore}.img"
 
     @property
+    def root(self) -> Cgroup:
+        """The control group below which all of Axern is."""
+        return Cgroup(self.hierarchies, self.cgroup_root)
+
+    @property
     def exits(self) -> str:
         """The folder of exit files, one a sandbox, named by its id."""
         return f"{self.run_dir}/exits"
@@ -117,7 +122,7 @@ class Layout:
         folder = f"{self.sandboxes}/{sandbox_id}"
         store = f"{self.filestore}/{sandbox_id}"
         run_folder = f"{self.runs}/{sandbox_id}"
-        root = Cgroup(self.hierarchies, self.cgroup_root)
+        root = self.root
         wall = root.child("sandboxes").child(sandbox_id)
         return SandboxPaths(
             sandbox_id=sandbox_id,

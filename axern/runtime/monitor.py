@@ -55,6 +55,7 @@ def create(
     *,
     overlay: str | None,
     log_segment_bytes: int,
+    enforced: bool = False,
     stdin: str | None = None,
     timeout_s: float = command.TIMEOUT_S,
 ) -> Created:
@@ -68,11 +69,12 @@ def create(
         HostError: A process is where it must not be.
     """
     deadline_s = time.monotonic() + timeout_s
+    options = runtime.create_options(overlay, enforced=enforced)
     report_fd, child_fd = os.pipe2(os.O_CLOEXEC)
     try:
         try:
             command.run(
-                _monitor_argv(conmon, runtime, paths, overlay, log_segment_bytes, stdin),
+                _monitor_argv(conmon, (runtime.binary, *options), paths, log_segment_bytes, stdin),
                 timeout_s=timeout_s,
                 environment={"_OCI_SYNCPIPE": str(child_fd)},
                 pass_fds=(child_fd,),
@@ -88,9 +90,8 @@ def create(
 
 def _monitor_argv(
     conmon: str,
-    runtime: Runtime,
+    runtime_argv: tuple[str, ...],
     paths: SandboxPaths,
-    overlay: str | None,
     log_segment_bytes: int,
     stdin: str | None,
 ) -> list[str]:
@@ -104,7 +105,7 @@ def _monitor_argv(
         else (_ENTER_READING, paths.birth.folder, stdin)
     )
     enter = ("-c", *script)
-    for argument in (*enter, runtime.binary, *runtime.create_options(overlay)):
+    for argument in (*enter, *runtime_argv):
         argv += ["--runtime-arg", argument]
     argv += ["-b", paths.bundle, "-p", paths.pid_file]
     argv += ["-l", f"k8s-file:{paths.log}", "--log-size-max", str(log_segment_bytes)]

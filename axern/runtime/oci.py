@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from axern.errors import ProgramError
+from axern.host.cgroup_values import CgroupLimits
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a program without a slash is looked for if the workload's environment has no PATH."""
@@ -18,7 +19,8 @@ class SandboxSpec:
     `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
     `argv` nor `env` may reach the ledger or a log. `user` is as
     `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
-    `storage_limit_bytes` is the hard limit of all it writes, None where none is enforced.
+    `storage_limit_bytes` is the hard limit of all it writes, None where none is enforced, `limits`
+    those of its control group, None where nothing of it is enforced.
     """
 
     sandbox_id: str
@@ -33,6 +35,7 @@ class SandboxSpec:
     user: str | None = None
     stdin: bool = False
     storage_limit_bytes: int | None = None
+    limits: CgroupLimits | None = None
 
     @property
     def search_path(self) -> str:
@@ -62,8 +65,11 @@ class Runtime(Protocol):
     def options(self) -> tuple[str, ...]:
         """Return the global options that every call of the runtime needs."""
 
-    def create_options(self, overlay: str | None) -> tuple[str, ...]:
-        """Return the global options of `create`; *overlay* is where a writable root is kept."""
+    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+        """Return the global options of `create`; *overlay* is where a writable root is kept.
+
+        Where limits are *enforced* it must put its processes into the group that the bundle names.
+        """
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from a failed call's *stderr* that the workload's program was at fault."""

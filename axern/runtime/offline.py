@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, cast
 from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.host.inventory import read_clocks
-from axern.runtime import doctor, monitor, outcome, record, remains, storage, teardown, traces
+from axern.runtime import (
+    doctor,
+    monitor,
+    outcome,
+    record,
+    remains,
+    storage,
+    teardown,
+    traces,
+    verdict,
+)
 from axern.runtime import evidence as proof
 from axern.runtime.configured import layout_of, sole_user_of
 from axern.runtime.traces import Traces
@@ -107,6 +117,7 @@ class Desk:
             how = outcome.exited(ended.exit_code, ended.ended_at_ms)
         else:
             how = outcome.failed("it ended unseen")
+        how = verdict.judged(how, paths.wall, row.limits.memory_bytes)
         wall_ms = now().wall_ms
         record.save_exit(paths.run_folder, record.of(how, row.started_wall_ms, wall_ms))
         failpoint("bury.exit_record")

@@ -25,9 +25,9 @@ class Runc:
         """Return the global options that every call needs."""
         return (f"--root={self.root}",)
 
-    def create_options(self, overlay: str | None) -> tuple[str, ...]:
-        """Return the global options of `create`; the writable layer is a mount, not an option."""
-        del overlay
+    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+        """Return the global options of `create`; layer and limits are no options with runc."""
+        del overlay, enforced
         return self.options()
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:

@@ -31,15 +31,20 @@ class Runsc:
     maps_ids: bool = False
 
     def options(self) -> tuple[str, ...]:
-        """Return the global options that every call needs: no network, cgroups are ours."""
-        return (f"--root={self.root}", "--network=none", "--ignore-cgroups")
+        """Return the global options that every call needs: no network."""
+        return (f"--root={self.root}", "--network=none")
 
-    def create_options(self, overlay: str | None) -> tuple[str, ...]:
-        """Return the global options of `create`; a writable root keeps its changes in *overlay*."""
+    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+        """Return the global options of `create`; a writable root keeps its changes in *overlay*.
+
+        Only where limits are *enforced* it looks at control groups: it goes into the one that the
+        bundle names, and tells its guest the memory limit of the one above.
+        """
+        options = self.options() if enforced else (*self.options(), "--ignore-cgroups")
         if overlay is None:
-            return (*self.options(), "--overlay2=none")
+            return (*options, "--overlay2=none")
         changed_at_ns = os.stat(self.binary).st_mtime_ns
-        return (*self.options(), _overlay_option(self.binary, changed_at_ns) + overlay)
+        return (*options, _overlay_option(self.binary, changed_at_ns) + overlay)
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from *stderr* that the program is missing (127) or not executable (126)."""

@@ -37,6 +37,7 @@ class RunOptions:
     env_files: Sequence[str] = ()
     file: str | None = None
     interactive: bool = False
+    oom_kill_one: bool = False
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "timeout_ms": _duration(options.timeout, "--timeout"),
         "user": options.user,
         "stdin": options.interactive or None,
+        "oom_kill_one": options.oom_kill_one or None,
     }
     if options.template or options.rootfs:  # either stands in for both
         written = {name: value for name, value in written.items() if name not in _ROOTS}
@@ -125,6 +127,7 @@ _LEFT_OUT: dict[str, Any] = {
     "user": None,
     "labels": {},
     "stdin": False,
+    "oom_kill_one": False,
 }
 """The body of a run of which nothing is said."""
 

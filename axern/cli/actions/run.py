@@ -59,6 +59,7 @@ def start(
     user: str | None,
     namespace: str | None,
     labels: tuple[str, ...],
+    oom_kill_one: bool,
     timeout: str | None,
     ttl: str | None,
     request_id: str | None,
@@ -81,6 +82,7 @@ def start(
         user=user,
         namespace=namespace,
         labels=labels,
+        oom_kill_one=oom_kill_one,
         timeout=timeout,
         template=template,
         rootfs=rootfs,
@@ -174,7 +176,7 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("root file system", _root(run)),
             ("requests", amounts(run["requests"])),
             ("limits", amounts(run["limits"])),
-            ("enforced", run["enforced"]),
+            ("enforced", _enforced(run)),
             ("created", run["created_at"]),
             ("started", run["started_at"]),
             ("finished", run["finished_at"]),
@@ -251,6 +253,15 @@ def _labels(labels: dict[str, str]) -> str | None:
 
 def _time(duration_ms: int | None) -> str | None:
     return None if duration_ms is None else format_duration_ms(duration_ms)
+
+
+def _enforced(run: Json) -> str | bool:
+    """Return what the kernel holds, which is rounded down from what was asked for."""
+    held = run["enforced_limits"]
+    if held is None:
+        return False
+    most = amounts({name: held[name] for name in run["limits"] if name in held})
+    return f"{most}, {held['pids']} tasks"
 
 
 def _root(run: Json) -> str:

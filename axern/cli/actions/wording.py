@@ -21,6 +21,7 @@ _WORDS = {
     "name": "NAME",
     "namespace": "--namespace",
     "older_than_ms": "--older-than",
+    "oom_kill_one": "--oom-kill-one",
     "owner": "--owner",
     "reason": "--reason",
     "request_id": "--request-id",

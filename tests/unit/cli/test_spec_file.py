@@ -36,6 +36,7 @@ def test_the_example_says_what_it_says() -> None:
         "template": "busybox",
         "rootfs_readonly": False,
         "runtime_class": "runc",
+        "oom_kill_one": False,
         "requests": {"cpu_milli": 100, "memory_bytes": 32 * MEBIBYTE},
         "timeout_ms": 300_000,
         "ttl_ms": 3_600_000,

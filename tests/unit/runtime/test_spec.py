@@ -12,6 +12,7 @@ import pytest
 from axern import failpoint
 from axern.errors import CommandFailed, ProgramNotExecutable, ProgramNotFound
 from axern.host.cgroup import Cgroup, Hierarchies
+from axern.host.cgroup_values import CgroupOptions, limits_of
 from axern.host.idmap import first_id
 from axern.runtime import bundle
 from axern.runtime.launch import runtime_for
@@ -19,6 +20,9 @@ from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
 from axern.runtime.runc import Runc
 from axern.runtime.runsc import Runsc
+from ledger.resources import OptionalResources, Resources
+
+MIB = 1024**2
 
 LAYOUT = Layout(
     state_dir="/var/lib/axern",
@@ -99,7 +103,11 @@ def test_runtimes_by_name() -> None:
     runsc = runtime_for("runsc", LAYOUT)
     assert not runsc.maps_ids
     assert "--network=none" in runsc.options()
-    assert runsc.create_options(None)[-1] == "--overlay2=none"
+    assert runsc.create_options(None, enforced=False)[-2:] == (
+        "--ignore-cgroups",
+        "--overlay2=none",
+    )
+    assert "--ignore-cgroups" not in runsc.create_options(None, enforced=True)
     with pytest.raises(ValueError, match="kata"):
         runtime_for("kata", LAYOUT)
 
@@ -139,3 +147,26 @@ def test_failpoints_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoint.failpoint("launch.unheard-of")
     lists = (failpoint.LAUNCH, failpoint.BURY, failpoint.RELEASE, failpoint.LOG)
     assert len(failpoint.NAMES) == sum(map(len, lists))
+
+
+def test_limits_are_told_to_runc_alone_and_shown_to_its_guest() -> None:
+    """A limit of its own could strike first in runsc, which reads the one above."""
+    held = limits_of(
+        Resources(cpu_milli=500, memory_bytes=MIB),
+        OptionalResources(cpu_milli=1500, memory_bytes=128 * MIB + 5),
+        "runc",
+        CgroupOptions(pids_max=64),
+    )
+    spec = replace(SPEC, runtime="runc", limits=held)
+    config = bundle.build(spec, LAYOUT.sandbox(SPEC.sandbox_id), maps_ids=True)
+    assert config["linux"]["resources"] == {
+        "unified": {"memory.oom.group": "1"},
+        "memory": {"limit": 128 * MIB, "swap": 128 * MIB},
+        "cpu": {"quota": 150_000, "period": 100_000},
+    }
+    assert config["mounts"][-1]["destination"] == "/sys/fs/cgroup"
+    assert "ro" in config["mounts"][-1]["options"]
+    spec = replace(spec, runtime="runsc")
+    config = bundle.build(spec, LAYOUT.sandbox(SPEC.sandbox_id), maps_ids=False)
+    assert "resources" not in config["linux"]
+    assert config["mounts"][-1]["destination"] == "/sys"

@@ -1,0 +1,75 @@
+"""The walls of one sandbox: limits of its control group, proved before its workload runs.
+
+The group of the sandbox holds every limit; what a runtime makes below it only repeats some of
+them. All is read back twice: when it was written, with nothing inside, and again once the runtime
+has made its own group and processes, before the first instruction of the workload.
+Source: docs/decisions/0017-kernel-limits.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from axern.errors import ProcessError
+from axern.host import cgroup_files
+from axern.host.cgroup_tree import share_out
+from axern.host.cgroup_values import leaf_files, wall_files
+
+if TYPE_CHECKING:
+    from axern.host.cgroup_values import CgroupLimits
+    from axern.runtime.layout import SandboxPaths
+    from axern.runtime.oci import SandboxSpec
+    from ledger.reservation import ProcessIdentity
+
+
+def erect(spec: SandboxSpec, paths: SandboxPaths) -> None:
+    """Make the sandbox's group, with all its limits where they are enforced.
+
+    Raises:
+        CapabilityMissing: A controller is not enabled there.
+        CgroupError: The kernel refused a value, or made another of it.
+    """
+    paths.wall.create()
+    if spec.limits is not None:
+        cgroup_files.apply(paths.wall, wall_files(spec.limits))
+        share_out(paths.wall)
+
+
+def require(spec: SandboxSpec, paths: SandboxPaths, init: ProcessIdentity) -> None:
+    """Do nothing if every limit holds and every process of the created sandbox is below them.
+
+    Raises:
+        CgroupError: A limit is not what it must be.
+        ProcessError: A process is elsewhere.
+    """
+    if spec.limits is None:
+        return
+    cgroup_files.require(paths.wall, wall_files(spec.limits))
+    cgroup_files.require(paths.workload, leaf_files(spec.limits, spec.runtime))
+    inside = paths.workload.pids()
+    astray = paths.wall.pids(paths.workload, paths.stdin_holder)
+    if init.pid not in inside or astray:
+        raise ProcessError(
+            f"the first process {init.pid} must be in {paths.workload.folder}, which has "
+            f"{list(inside)}, and nothing beside it, where {list(astray)} are",
+            syscall="cgroup.procs",
+            path=paths.workload.folder,
+        )
+
+
+def broken(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> tuple[str, ...]:
+    """Name each limit of a running sandbox that holds another value than it must.
+
+    Raises:
+        HostError: A group is missing or can't be read.
+    """
+    return (
+        *cgroup_files.mismatches(paths.wall, wall_files(limits)),
+        *cgroup_files.mismatches(paths.workload, leaf_files(limits, runtime)),
+    )
+
+
+def mend(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> None:
+    """Write every limit of a running sandbox again, and read it back; raises as `erect`."""
+    cgroup_files.apply(paths.wall, wall_files(limits))
+    cgroup_files.apply(paths.workload, leaf_files(limits, runtime))

@@ -1,0 +1,74 @@
+"""Why a sandbox ended, where the kernel knows better than the exit code.
+
+The counters of the sandbox's own group tell; they stay until its burial, unlike those of the
+runtime's group below. No exit code does: a workload may end with any, and runtimes differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from axern.errors import HostError
+from axern.host.cgroup_files import read_counters
+from axern.runtime.outcome import FAILED
+from ledger.units import format_bytes, format_short
+
+if TYPE_CHECKING:
+    from axern.host.cgroup import Cgroup
+    from axern.runtime.outcome import Outcome
+
+MEMORY_LIMIT_EXCEEDED = "memory-limit-exceeded"
+MEMORY_EVENTS = "memory.events"
+KILLED = 137
+"""128 + SIGKILL: what a workload of which the kernel killed everything has as its code."""
+
+_BY_ITSELF = ("process-exited", "runtime-start-error")
+"""What an end is called that nobody asked for; whoever was asked to end is told why by that."""
+
+_log = logging.getLogger(__name__)
+
+
+def judged(outcome: Outcome, wall: Cgroup, memory_limit_bytes: int | None) -> Outcome:
+    """Return *outcome*, as `memory-limit-exceeded` where the kernel killed for memory in *wall*.
+
+    What ended well, or because it was asked to, stays as it is. A group that is gone, as after a
+    reboot, or that can't be read, tells nothing.
+    """
+    if outcome.diagnostic_code not in _BY_ITSELF:
+        return outcome
+    try:
+        events = read_counters(wall, MEMORY_EVENTS)
+    except HostError as error:
+        _log.warning("%s: %s", wall.folder, error)
+        return outcome
+    return of_events(outcome, events, memory_limit_bytes)
+
+
+def of_events(outcome: Outcome, events: dict[str, int], memory_limit_bytes: int | None) -> Outcome:
+    """Return *outcome* in the light of the counters of `memory.events`; pure.
+
+    `oom` counts what came up against a limit of this group or below it, `oom_kill` the processes
+    that were killed, for whatever limit: also the one that all sandboxes share.
+    """
+    killed = events.get("oom_kill", 0)
+    if not killed:
+        return outcome
+    own = events.get("oom", 0) > 0 and memory_limit_bytes is not None
+    why = (
+        f"its limit of {format_short(memory_limit_bytes or 0, format_bytes)} was reached"
+        if own
+        else "the memory of all sandboxes on this node was used up"
+    )
+    whole = events.get("oom_group_kill", 0) > 0
+    what = "all of it" if whole else f"{killed} of its processes"
+    ran = outcome.exit_code is not None
+    return replace(
+        outcome,
+        status=FAILED,
+        exit_code=KILLED if whole and ran else outcome.exit_code,
+        cli_exit_code=KILLED if whole and ran else outcome.cli_exit_code,
+        diagnostic_code=MEMORY_LIMIT_EXCEEDED,
+        message=f"out of memory: {why}, and the kernel killed {what}",
+    )
