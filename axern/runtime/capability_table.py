@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.errors import CapabilityMissing
+from axern.host import cgroup_probe, cgroup_tree
 from axern.host.capabilities import ADMISSION_ONLY, DEGRADE, FAIL_STOP, Row
 from axern.host.process import boot_id
+from axern.runtime import memory_proof
 
 if TYPE_CHECKING:
     from axern.runtime.layout import Layout
@@ -45,28 +47,28 @@ def storage_limit_key(runtime: str) -> str:
 
 def table(layout: Layout) -> tuple[Row, ...]:
     """Return every row for the host as *layout* uses it; a row stands behind what it needs."""
-    cgroups = partial(_cgroup_identity, layout)
+    cgroups = partial(cgroup_tree.identity, layout.root)
     filestore = partial(_mount_identity, layout.filestore)
     return (
         Row(
             CGROUP_MEMORY,
             "memory controller of cgroup version 2",
             loss=FAIL_STOP,
-            probe=partial(_unproved, CGROUP_MEMORY),
+            probe=partial(cgroup_probe.memory, layout.root),
             identity=cgroups,
         ),
         Row(
             CGROUP_PIDS,
             "pids controller of cgroup version 2",
             loss=FAIL_STOP,
-            probe=partial(_unproved, CGROUP_PIDS),
+            probe=partial(cgroup_probe.pids, layout.root),
             identity=cgroups,
         ),
         Row(
             CGROUP_CPU,
             "cpu controller of cgroup version 2",
             loss=DEGRADE,
-            probe=partial(_unproved, CGROUP_CPU),
+            probe=partial(cgroup_probe.cpu, layout.root),
             identity=cgroups,
         ),
         Row(
@@ -109,7 +111,7 @@ def _of_runtime(runtime: str, layout: Layout) -> tuple[Row, ...]:
             memory_limit_key(runtime),
             f"a memory limit kills a {runtime} sandbox as a whole",
             loss=ADMISSION_ONLY,
-            probe=partial(_unproved, memory_limit_key(runtime)),
+            probe=partial(memory_proof.prove, runtime, layout),
             identity=binary,
             needs=(CGROUP_MEMORY, runtime_key(runtime)),
         ),
@@ -126,13 +128,6 @@ def _of_runtime(runtime: str, layout: Layout) -> tuple[Row, ...]:
 
 def _unproved(key: str) -> str:
     raise CapabilityMissing(f"this version can't prove {key}", syscall="probe")
-
-
-def _cgroup_identity(layout: Layout) -> str:
-    """Name the boot and the control group that all sandboxes are in."""
-    folder = f"{layout.hierarchies.unified}/{layout.cgroup_root}"
-    inode = os.stat(folder).st_ino if os.path.isdir(folder) else 0
-    return f"{boot_id()} {folder} {inode}"
 
 
 def _mount_identity(path: str) -> str:
