@@ -104,7 +104,7 @@ class Settings(BaseModel):
     system_reserve_storage_bytes: Bytes | None = Field(
         None,
         alias="system_reserve_storage",
-        description="filestore space kept; unset: max(1GiB, 5 %)",
+        description="filestore space kept; unset: 5 % of one of its own, else max(1GiB, 5 %)",
     )
     max_sandboxes: Count = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
     entry_cap: Count = Field(10_000, ge=1, description="most ledger entries")

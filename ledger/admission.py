@@ -144,7 +144,7 @@ def evaluate(
         *_entry_shortfalls(view, demand, policy),
         *_quota_shortfalls(view, demand, quota),
         *_claim_shortfalls(view, demand),
-        *_node_shortfalls(view, node, demand, device),
+        *_node_shortfalls(view, node, facts, demand, device),
         *_observed_shortfalls(view, node, facts, demand),
     )
     if reasons or shortfalls:
@@ -238,7 +238,7 @@ def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
 
 
 def _node_shortfalls(
-    view: State, node: Node, demand: Demand, device: str | None
+    view: State, node: Node, facts: Facts, demand: Demand, device: str | None
 ) -> Iterator[Shortfall]:
     for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
         if not requested or (dimension.per_device and device is None):
@@ -246,7 +246,7 @@ def _node_shortfalls(
         pool = gpu_pool(device) if dimension.per_device and device else dimension.name
         limit = effective_allocatable(node, dimension, device)
         if dimension.name == "sandbox_slots":
-            limit = min(limit, LANES)
+            limit = min(limit, LANES - len(facts.quarantined_lanes))
         room = min(available(view, demand.namespace, pool), limit)
         if requested > room:
             yield _short(NODE, dimension.name, requested, limit, room)

@@ -14,7 +14,8 @@ class Facts:
     `storage_free_bytes` is what the file system under the filestore has left,
     `storage_written_bytes` the part of the reserved storage that is written already,
     `storage_reserve_bytes` what must stay free; `sandboxes_memory_bytes` the memory in use below
-    the sandboxes' cgroup, clean file cache left out.
+    the sandboxes' cgroup, clean file cache left out. `quarantined_lanes` are given to nobody:
+    something on the host still has their project id.
     """
 
     sequence: int
@@ -24,3 +25,4 @@ class Facts:
     storage_written_bytes: int | None = None
     storage_reserve_bytes: int = 0
     sandboxes_memory_bytes: int | None = None
+    quarantined_lanes: tuple[int, ...] = ()

@@ -94,7 +94,7 @@ def reserve(
         claim_id=claim.id if claim else None,
         request_id=proposal.request_id,
         runtime=proposal.runtime,
-        lane=free_lane(view) if proposal.runtime else None,
+        lane=free_lane(view, facts) if proposal.runtime else None,
         owner_process=proposal.owner_process,
         expires_boottime_ms=_after(now.boottime_ms, _first_ttl_ms(proposal)),
         expires_limit_boottime_ms=_after(now.boottime_ms, proposal.max_lifetime_ms),
@@ -157,17 +157,20 @@ def find_granted(view: State, proposal: Proposal) -> Reservation | None:
     return cast("Reservation", row)
 
 
-def free_lane(view: State) -> int:
+def free_lane(view: State, facts: Facts | None = None) -> int:
     """Return a lane that nobody holds; lanes are walked round, so a freed one rests longest.
+
+    Those that *facts* has in quarantine are passed over.
 
     Raises:
         StateConflict: All are held; admission refuses before this on the slots.
     """
+    quarantined = frozenset(facts.quarantined_lanes) if facts else frozenset()
     for step in range(1, LANES + 1):
         lane = (view.last_lane + step) % LANES
-        if view.lane_holder(lane) is None:
+        if view.lane_holder(lane) is None and lane not in quarantined:
             return lane
-    raise StateConflict(f"all {LANES} lanes are held")
+    raise StateConflict(f"all {LANES} lanes are held or in quarantine")
 
 
 def start(view: State, reservation_id: str) -> Change:

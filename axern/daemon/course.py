@@ -323,9 +323,7 @@ class Course:
             outcome = self._ended(life, ended) if ended else ending.failed("it ended unseen")
         paths = self._layout.sandbox(reservation.id)
         await self.crew.do(segments.doubt_if_full, paths.log)
-        outcome = await self._insist(
-            life, verdict.judged, outcome, paths.wall, reservation.limits.memory_bytes
-        )
+        outcome = await self._insist(life, verdict.judged, outcome, paths, reservation)
         written = record.of(outcome, reservation.started_wall_ms, wall_ms())
         await self._insist(life, self._runs.save_exit, reservation.id, written)
 

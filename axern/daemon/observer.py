@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from axern.daemon import storage_facts
 from axern.host import inventory
 from ledger.capacity import node_of
 from ledger.clock import Now
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from axern.runtime.layout import Layout
     from axern.settings import Settings
+    from ledger.reservation import Reservation
     from ledger.tables import Node
 
 _MIB = 1024**2
@@ -62,9 +64,20 @@ class Observer:
         self.capabilities = self._probe()
         self.facts: Facts | None = None
 
-    def observe(self) -> tuple[Facts, Node]:
-        """Take a reading and return it with the node's row; raises HostError if that fails."""
-        capacity = inventory.observe_capacity(self._layout.filestore)
+    def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
+        """Take a reading and return it with the node's row; raises HostError if that fails.
+
+        What is written already counts against the reservations in *rows*.
+        """
+        filestore = self._layout.filestore
+        required = self._settings.cgroup_enforcement == "required"
+        stored = storage_facts.read(filestore, rows) if required else None
+        capacity = inventory.observe_capacity(filestore)
+        storage_reserve = storage_reserve_bytes(
+            self._settings,
+            capacity.filestore_total_bytes,
+            dedicated=storage_facts.is_dedicated(filestore),
+        )
         settings = self._settings
         node = node_of(
             Resources(
@@ -80,9 +93,7 @@ class Observer:
                     capacity.memory_bytes,
                     _LEAST_MEMORY_RESERVE_BYTES,
                 ),
-                ephemeral_storage_bytes=storage_reserve_bytes(
-                    settings, capacity.filestore_total_bytes
-                ),
+                ephemeral_storage_bytes=storage_reserve,
             ),
             settings.cpu_overcommit_ratio,
         )
@@ -91,6 +102,10 @@ class Observer:
             sequence=self._sequence,
             observed_monotonic_ms=read_now().monotonic_ms,
             capabilities=tuple(item.key for item in self.capabilities if item.present),
+            storage_free_bytes=stored.free_bytes if stored else None,
+            storage_written_bytes=stored.written_bytes if stored else None,
+            storage_reserve_bytes=storage_reserve if stored else 0,
+            quarantined_lanes=stored.quarantined_lanes if stored else (),
         )
         return self.facts, node
 
@@ -124,10 +139,13 @@ def explain(capabilities: Iterable[Capability], reason: str) -> str:
     return f"{reason}: {found[reason]}" if reason in found else reason
 
 
-def storage_reserve_bytes(settings: Settings, total_bytes: int) -> int:
-    """Return how much of a file system of *total_bytes* is kept for the host itself."""
+def storage_reserve_bytes(settings: Settings, total_bytes: int, *, dedicated: bool = False) -> int:
+    """Return how much of a file system of *total_bytes* is kept for the host itself.
+
+    A filestore of its own has nobody else to keep a certain amount for.
+    """
     configured = settings.system_reserve_storage_bytes
-    return _reserve(configured, total_bytes, _LEAST_STORAGE_RESERVE_BYTES)
+    return _reserve(configured, total_bytes, 0 if dedicated else _LEAST_STORAGE_RESERVE_BYTES)
 
 
 def _reserve(configured: int | None, capacity: int, least: int) -> int:

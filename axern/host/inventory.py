@@ -32,12 +32,11 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the host has in all, and what its filestore has left; sizes in bytes."""
+    """What the host has in all; sizes in bytes."""
 
     cpu_milli: int
     memory_bytes: int
     filestore_total_bytes: int
-    filestore_free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +61,36 @@ def read_clocks() -> Clocks:
 def observe_capacity(filestore: str) -> Capacity:
     """Measure the host as this process may use it, and the file system that holds *filestore*.
 
-    CPUs are those of the process's affinity mask, 1000 milli each. Free space is what an
-    unprivileged user could still take.
+    CPUs are those of the process's affinity mask, 1000 milli each.
 
     Raises:
         HostError: *filestore* is missing.
     """
-    try:
-        disk = os.statvfs(filestore)
-    except OSError as err:
-        raise HostError(
-            f"cannot measure {filestore}", syscall="statvfs", path=filestore, errno=err.errno
-        ) from err
+    disk = _measure(filestore)
     return Capacity(
         cpu_milli=len(os.sched_getaffinity(0)) * _MILLI,
         memory_bytes=int(psutil.virtual_memory().total),
         filestore_total_bytes=disk.f_blocks * disk.f_frsize,
-        filestore_free_bytes=disk.f_bavail * disk.f_frsize,
     )
+
+
+def filestore_free_bytes(filestore: str) -> int:
+    """Return what an unprivileged user could still take of the file system of *filestore*.
+
+    Raises:
+        HostError: *filestore* is missing.
+    """
+    disk = _measure(filestore)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _measure(filestore: str) -> os.statvfs_result:
+    try:
+        return os.statvfs(filestore)
+    except OSError as err:
+        raise HostError(
+            f"cannot measure {filestore}", syscall="statvfs", path=filestore, errno=err.errno
+        ) from err
 
 
 def find_program(name: str, path: str) -> Program | None:

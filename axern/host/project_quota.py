@@ -55,7 +55,7 @@ _QUOTA = struct.Struct("=bbHI6Qii2H4b3QiHh8x")
 _QSTATV = struct.Struct("=bBHI24x24x24x3i3HHI56x")
 """struct fs_quota_statv, 160 bytes; only version and flags are read."""
 _NO_SUCH_QUOTA = (errno.ENOENT, errno.ESRCH)
-_NO_QUOTA_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ESRCH, errno.EINVAL, errno.ENOTTY)
+_NO_QUOTA_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ESRCH, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,8 @@ def require_enforced(folder: str) -> None:
         with _opened(folder) as fd:
             _quotactl(fd, Q_XGETQSTATV, 0, request)
     except OSError as err:
-        if err.errno == errno.ENOSYS:
-            why = "the kernel has no quota support for it (CONFIG_XFS_QUOTA)"
-        elif err.errno in _NO_QUOTA_HERE:
-            why = "its file system is not XFS mounted with the option prjquota"
-        else:
+        why = "its file system is no XFS, or the kernel has no quotas for XFS (CONFIG_XFS_QUOTA)"
+        if err.errno not in _NO_QUOTA_HERE:
             why = "its file system can't be asked for project quotas"
         raise _missing(folder, why, err.errno) from err
     flags = _QSTATV.unpack(request)[2]

@@ -117,7 +117,7 @@ class Desk:
             how = outcome.exited(ended.exit_code, ended.ended_at_ms)
         else:
             how = outcome.failed("it ended unseen")
-        how = verdict.judged(how, paths.wall, row.limits.memory_bytes)
+        how = verdict.judged(how, paths, row)
         wall_ms = now().wall_ms
         record.save_exit(paths.run_folder, record.of(how, row.started_wall_ms, wall_ms))
         failpoint("bury.exit_record")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from axern.errors import ProgramError
+from axern.errors import ProgramError, QuotaError
 from ledger.release import is_note
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ SUCCEEDED = "succeeded"
 FAILED = "failed"
 CANCELLED = "cancelled"
 """The reason of a stop that a user asked for, and the status of a run that was stopped so."""
+
+STORAGE = "storage-reserve-error"
+"""What a launch is called that could not get its storage, or not limit it."""
 
 OWN_FAILURE = 125
 OUT_OF_TIME = 124
@@ -78,4 +81,6 @@ def outcome_of(error: AxernError | OSError) -> Outcome:
     if isinstance(error, OSError):
         return failed(f"the host refused: {error.strerror or error}")
     code = error.exit_code if isinstance(error, ProgramError) else OWN_FAILURE
-    return failed(f"{error.message}; {error.hint}" if error.hint else error.message, code)
+    message = f"{error.message}; {error.hint}" if error.hint else error.message
+    how = failed(message, code)
+    return replace(how, diagnostic_code=STORAGE) if isinstance(error, QuotaError) else how

@@ -29,6 +29,7 @@ FIRST_PROJECT = 0x70000000
 """Far above the ids that container engines count up from 1 or a million."""
 _FEWEST_INODES = 1024
 _BYTES_PER_INODE = 4096
+_LEAST_BLOCK_BYTES = 4096
 _CLEAR_TIMEOUT_S = 10.0
 """XFS gives inodes back in the background, a moment after the last name is gone."""
 _BACK_OFF_START_S = 0.001
@@ -55,8 +56,8 @@ def limits_of(limit_bytes: int, block_bytes: int) -> Limits:
 
 
 def block_bytes(folder: str) -> int:
-    """Return the size of a block of the file system that holds *folder*."""
-    return os.statvfs(folder).f_frsize
+    """Return the unit of limits on the file system of *folder*: its block, 4 KiB at least."""
+    return max(_LEAST_BLOCK_BYTES, os.statvfs(folder).f_frsize)
 
 
 def limit(spec: SandboxSpec, paths: SandboxPaths) -> None:
@@ -196,6 +197,18 @@ def clear_unheld(filestore: str, held: Iterable[int]) -> int:
     for project in idle:
         project_quota.set_limits(filestore, project, NOTHING)
     return len(idle)
+
+
+def record_of(row: Reservation, paths: SandboxPaths) -> Project | None:
+    """Return the quota record of the sandbox of *row*, or None where it has none.
+
+    Raises:
+        QuotaError: The filestore can't tell.
+    """
+    project = project_for(row)
+    if project is None:
+        return None
+    return project_quota.read(os.path.dirname(paths.store), project)
 
 
 def is_full(found: Project) -> bool:

@@ -1,7 +1,8 @@
 """Why a sandbox ended, where the kernel knows better than the exit code.
 
-The counters of the sandbox's own group tell; they stay until its burial, unlike those of the
-runtime's group below. No exit code does: a workload may end with any, and runtimes differ.
+The counters of the sandbox's own group tell, and its quota record; they stay until its burial,
+unlike those of the runtime's group below. No exit code does: a workload may end with any, and
+runtimes differ.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import TYPE_CHECKING
 
 from axern.errors import HostError
 from axern.host.cgroup_files import read_counters
+from axern.runtime import storage
 from axern.runtime.outcome import FAILED
 from ledger.units import format_bytes, format_short
 
 if TYPE_CHECKING:
-    from axern.host.cgroup import Cgroup
+    from axern.host.project_quota import Project
+    from axern.runtime.layout import SandboxPaths
     from axern.runtime.outcome import Outcome
+    from ledger.reservation import Reservation
 
 MEMORY_LIMIT_EXCEEDED = "memory-limit-exceeded"
+STORAGE_LIMIT_EXCEEDED = "storage-limit-exceeded"
 MEMORY_EVENTS = "memory.events"
 KILLED = 137
 """128 + SIGKILL: what a workload of which the kernel killed everything has as its code."""
@@ -30,20 +35,45 @@ _BY_ITSELF = ("process-exited", "runtime-start-error")
 _log = logging.getLogger(__name__)
 
 
-def judged(outcome: Outcome, wall: Cgroup, memory_limit_bytes: int | None) -> Outcome:
-    """Return *outcome*, as `memory-limit-exceeded` where the kernel killed for memory in *wall*.
+def judged(outcome: Outcome, paths: SandboxPaths, row: Reservation) -> Outcome:
+    """Return *outcome*, as that of a limit where the kernel tells that it was the cause.
 
-    What ended well, or because it was asked to, stays as it is. A group that is gone, as after a
-    reboot, or that can't be read, tells nothing.
+    What ended well, or because it was asked to, stays as it is. A group or a quota record that is
+    gone, as after a reboot, or that can't be read, tells nothing.
     """
     if outcome.diagnostic_code not in _BY_ITSELF:
         return outcome
     try:
-        events = read_counters(wall, MEMORY_EVENTS)
+        events = read_counters(paths.wall, MEMORY_EVENTS)
+        outcome = of_events(outcome, events, row.limits.memory_bytes)
     except HostError as error:
-        _log.warning("%s: %s", wall.folder, error)
+        _log.warning("%s: %s", paths.wall.folder, error)
+    if outcome.diagnostic_code not in _BY_ITSELF:
         return outcome
-    return of_events(outcome, events, memory_limit_bytes)
+    try:
+        found = storage.record_of(row, paths)
+    except HostError as error:
+        _log.warning("%s: %s", paths.store, error)
+        return outcome
+    return outcome if found is None else of_usage(outcome, found)
+
+
+def of_usage(outcome: Outcome, found: Project) -> Outcome:
+    """Return *outcome* in the light of what the sandbox had written when it ended; pure.
+
+    Usage tells, and no error of the workload's: that of a project quota is the one of a full disk.
+    """
+    if not storage.is_full(found):
+        return outcome
+    used, limit = (
+        format_short(amount, format_bytes) for amount in (found.used_bytes, found.limits.bytes)
+    )
+    return replace(
+        outcome,
+        diagnostic_code=STORAGE_LIMIT_EXCEEDED,
+        message=f"out of storage: {used} of {limit} and {found.used_inodes} of "
+        f"{found.limits.inodes} files and folders were in use when it failed",
+    )
 
 
 def of_events(outcome: Outcome, events: dict[str, int], memory_limit_bytes: int | None) -> Outcome:

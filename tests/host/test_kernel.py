@@ -242,7 +242,8 @@ def test_commands_run_side_by_side() -> None:
 def test_the_inventory_is_plausible(tmp_path: Path) -> None:
     capacity = inventory.observe_capacity(str(tmp_path))
     assert capacity.cpu_milli == len(os.sched_getaffinity(0)) * 1000
-    assert 0 < capacity.filestore_free_bytes <= capacity.filestore_total_bytes
+    free_bytes = inventory.filestore_free_bytes(str(tmp_path))
+    assert 0 < free_bytes <= capacity.filestore_total_bytes
     assert capacity.memory_bytes > 0
     with pytest.raises(HostError):
         inventory.observe_capacity(str(tmp_path / "absent"))

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from ledger.committer import Committer
 from ledger.errors import AxernError
 from ledger.facts import Facts
 from ledger.heartbeats import Heartbeats
-from ledger.reservation import RUN, Owner
+from ledger.reservation import RUN, Owner, Reservation
 from ledger.store import Ledger
 from ledger.tables import Node
 from ledger.testing import ManualClock, small_node, small_proposal
@@ -87,7 +87,7 @@ class FakeObserver:
     second: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: list[Exception] = field(default_factory=list)
 
-    def observe(self) -> tuple[Facts, Node]:
+    def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
         if self.trouble:
             raise self.trouble.pop()
         self.readings += 1

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from ledger import invariants, tables, transitions
+from ledger.admission import AdmissionPolicy
 from ledger.clock import Now
 from ledger.errors import AdmissionRefused, NotFound, RequestIdConflict, StateConflict
+from ledger.facts import Facts
 from ledger.reservation import EXTERNAL, LANES, Reservation
 from ledger.resources import Resources
 from ledger.state import Change, State
@@ -328,3 +330,12 @@ def test_lanes_are_walked_round() -> None:
     state._lanes = dict.fromkeys(range(LANES), "someone")
     with pytest.raises(StateConflict, match="all 4096 lanes"):
         transitions.free_lane(state)
+
+
+def test_a_lane_in_quarantine_is_given_to_nobody() -> None:
+    state = host_state()
+    facts = Facts(1, NOW.monotonic_ms, quarantined_lanes=(0, 1, 3))
+    change = transitions.reserve(state, proposal("r0", ask()), facts, NOW, AdmissionPolicy())
+    do(state, change)
+    assert state.lane_holder(2) == "r0"
+    assert transitions.free_lane(state, facts) == 4

@@ -6,6 +6,7 @@ import pytest
 
 from axern.host.cgroup_files import counters_from_text
 from axern.host.cgroup_tree import clean_cache_bytes
+from axern.host.project_quota import Limits, Project
 from axern.runtime import outcome, verdict
 
 MIB = 1024**2
@@ -59,7 +60,7 @@ def test_a_launch_that_was_killed_has_no_code_of_a_workload() -> None:
     ],
 )
 def test_only_an_end_that_nobody_asked_for_is_judged(end: outcome.Outcome) -> None:
-    assert verdict.judged(end, None, MIB) is end  # type: ignore[arg-type]  # it is never looked at
+    assert verdict.judged(end, None, None) is end  # type: ignore[arg-type]  # never looked at
 
 
 def test_clean_cache_is_what_the_lists_have_and_nobody_must_write() -> None:
@@ -69,3 +70,25 @@ def test_clean_cache_is_what_the_lists_have_and_nobody_must_write() -> None:
     )
     assert clean_cache_bytes(stat) == 350
     assert clean_cache_bytes({"file_dirty": 10}) == 0
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "used_inodes", "exceeded"),
+    [
+        (10 * MIB, 5, True),
+        (10 * MIB - 640 * 1024, 5, True),
+        (10 * MIB - 640 * 1024 - 1, 5, False),
+        (0, 2560, True),
+        (0, 2559, False),
+    ],
+)
+def test_a_storage_limit_was_exceeded_where_a_usual_write_no_longer_fits(
+    used_bytes: int, used_inodes: int, *, exceeded: bool
+) -> None:
+    found = Project(7, Limits(10 * MIB, 2560), used_bytes, used_inodes)
+    judged = verdict.of_usage(EXITED, found)
+    assert (judged is EXITED) is not exceeded
+    if exceeded:
+        assert judged.diagnostic_code == "storage-limit-exceeded"
+        assert (judged.exit_code, judged.cli_exit_code) == (1, 1)
+        assert "of 10MiB" in (judged.message or "")
