@@ -19,7 +19,7 @@ from axern.daemon.deadline import Deadlines
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
-from axern.runtime import monitor, record, segments, storage, teardown, verdict
+from axern.runtime import confinement, monitor, record, segments, storage, teardown, verdict
 from axern.runtime import outcome as ending
 from ledger import transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, StateConflict
@@ -299,11 +299,18 @@ class Course:
     async def _end(self, life: Life, outcome: Outcome | None) -> None:
         """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
         reservation = self._reservation(life)
+        paths = self._layout.sandbox(reservation.id)
         await self._record(life, reservation, outcome)
         failpoint("bury.exit_record")
         reason = (outcome.diagnostic_code or outcome.status) if outcome else "ended"
+        in_use_bytes = await self.crew.do(confinement.memory_bytes, paths)
         retired = await self._commit(
-            partial(transitions.retire, reservation_id=reservation.id, reason=reason)
+            partial(
+                transitions.retire,
+                reservation_id=reservation.id,
+                reason=reason,
+                memory_bytes=in_use_bytes,
+            )
         )
         life.moved.notify()
         evidence = await self._bury(life, reservation)
@@ -314,7 +321,7 @@ class Course:
         )
         life.evidence = evidence
         failpoint("bury.released")
-        monitor.discard_exit(self._layout.sandbox(reservation.id))
+        monitor.discard_exit(paths)
 
     async def _record(self, life: Life, reservation: Reservation, outcome: Outcome | None) -> None:
         """Make the exit record durable, however long the disk takes to have room for it."""

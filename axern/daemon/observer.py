@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.daemon import storage_facts
+from axern.daemon.memory_gate import MemoryGate
 from axern.host import inventory
 from ledger.capacity import node_of
 from ledger.clock import Now
@@ -62,6 +63,10 @@ class Observer:
             if (program := inventory.find_program(name, getattr(layout, name))) is not None
         )
         self.capabilities = self._probe()
+        self._is_enforced = settings.cgroup_enforcement == "required"
+        self.memory = MemoryGate(
+            layout.root if self._is_enforced else None, settings.facts_every_ms
+        )
         self.facts: Facts | None = None
 
     def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
@@ -70,9 +75,8 @@ class Observer:
         What is written already counts against the reservations in *rows*.
         """
         filestore = self._layout.filestore
-        required = self._settings.cgroup_enforcement == "required"
-        stored = storage_facts.read(filestore, rows) if required else None
-        capacity = inventory.observe_capacity(filestore)
+        stored = storage_facts.read(filestore, rows) if self._is_enforced else None
+        capacity = self.memory.bounded(inventory.observe_capacity(filestore))
         storage_reserve = storage_reserve_bytes(
             self._settings,
             capacity.filestore_total_bytes,
@@ -97,6 +101,7 @@ class Observer:
             ),
             settings.cpu_overcommit_ratio,
         )
+        in_use_bytes = self.memory.in_use_bytes(node)
         self._sequence += 1
         self.facts = Facts(
             sequence=self._sequence,
@@ -106,6 +111,7 @@ class Observer:
             storage_written_bytes=stored.written_bytes if stored else None,
             storage_reserve_bytes=storage_reserve if stored else 0,
             quarantined_lanes=stored.quarantined_lanes if stored else (),
+            sandboxes_memory_bytes=in_use_bytes,
         )
         return self.facts, node
 

@@ -92,6 +92,21 @@ class Parts:
 
     async def reserve(self, proposal: transitions.Proposal) -> Reservation:
         """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger."""
+        try:
+            try:
+                return await self._charge(proposal)
+            except AdmissionRefused as error:
+                gate = self.observer.memory
+                amount_bytes = gate.may_reclaim(error.refusal, self.clock().monotonic_ms)
+                if not amount_bytes:
+                    raise
+            await asyncio.to_thread(gate.reclaim, amount_bytes)
+            self.observer.observe(self.ledger.state.reservations())
+            return await self._charge(proposal)
+        except AdmissionRefused as error:
+            raise self._explained(error) from None
+
+    async def _charge(self, proposal: transitions.Proposal) -> Reservation:
         settings = self.settings
         operation = partial(
             transitions.reserve,
@@ -102,10 +117,7 @@ class Parts:
                 settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
             ),
         )
-        try:
-            return cast("Reservation", await self.committer.submit(operation))
-        except AdmissionRefused as error:
-            raise self._explained(error) from None
+        return cast("Reservation", await self.committer.submit(operation))
 
     def _explained(self, error: AdmissionRefused) -> AdmissionRefused:
         """Return the same refusal, each absent capability with what the observer knows of it."""

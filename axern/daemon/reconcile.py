@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.daemon import deadline, retention
+from axern.daemon.audit import Audit
 from axern.errors import HostError
 from axern.host import process
 from axern.runtime import monitor, segments
@@ -42,6 +43,7 @@ class Reconciler:
         self._grace_until_ms = now.monotonic_ms + self._policy.stale_after_ms
         self._planned_at_ms: int | None = None
         self._pruned_at_ms: int | None = None
+        self._audit = Audit(parts)
         self.pruning: asyncio.Task[None] | None = None
 
     async def loop(self) -> None:
@@ -67,6 +69,7 @@ class Reconciler:
             segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
         facts, node = self._parts.observer.observe(self._parts.ledger.state.reservations())
         await self._parts.committer.submit(partial(transitions.observe_node, node=node))
+        await self._audit.step()
         last_ms = self._planned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= self._parts.settings.tick_ms:
             self._planned_at_ms = now.monotonic_ms

@@ -91,7 +91,8 @@ def identity(root: Cgroup) -> str:
     if made is None:
         return f"{group.folder} is not there"
     with open_folder(group.folder) as folder_fd:
-        enabled = sorted(read_at(folder_fd, ENABLED).split())
+        # Runtimes enable what else there is, which changes nothing for us.
+        enabled = [name for name in CONTROLLERS if name in read_at(folder_fd, ENABLED).split()]
     return f"{made.boot_id} {group.folder} {made.inode} {' '.join(enabled)}"
 
 

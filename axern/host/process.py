@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import select
+import signal
 
 from ledger.reservation import ProcessIdentity
 
@@ -70,3 +72,47 @@ def _open(identity: ProcessIdentity) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """Return the children of the process *pid*, of all its threads; none where it is gone.
+
+    Source: Documentation/filesystems/proc.rst, "/proc/<pid>/task/<tid>/children".
+    """
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found.extend(int(word) for word in file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return tuple(found)
+
+
+def cgroup_of(pid: int) -> str | None:
+    """Return the path of the process's group in version 2, with a leading slash; None if gone."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:
+            lines = file.read().split("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+
+
+def kill_child(pid: int, parent: int) -> bool:
+    """Kill the process *pid* if it is a child of *parent* now; return whether it was."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in _NO_PROCESS:
+            raise
+        return False
+    try:
+        # Looked at again with the descriptor open: from here on the number can't change its owner.
+        if pid not in children(parent):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        return True
+    finally:
+        os.close(pidfd)

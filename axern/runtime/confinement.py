@@ -8,11 +8,12 @@ Source: docs/decisions/0017-kernel-limits.md.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from axern.errors import ProcessError
+from axern.errors import HostError, ProcessError
 from axern.host import cgroup_files
-from axern.host.cgroup_tree import share_out
+from axern.host.cgroup_tree import MEMORY_CURRENT, share_out
 from axern.host.cgroup_values import leaf_files, wall_files
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from axern.runtime.layout import SandboxPaths
     from axern.runtime.oci import SandboxSpec
     from ledger.reservation import ProcessIdentity
+
+_log = logging.getLogger(__name__)
 
 
 def erect(spec: SandboxSpec, paths: SandboxPaths) -> None:
@@ -73,3 +76,12 @@ def mend(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> None:
     """Write every limit of a running sandbox again, and read it back; raises as `erect`."""
     cgroup_files.apply(paths.wall, wall_files(limits))
     cgroup_files.apply(paths.workload, leaf_files(limits, runtime))
+
+
+def memory_bytes(paths: SandboxPaths) -> int:
+    """Return what the sandbox's group has charged now; 0 without one, and where nothing counts."""
+    try:
+        return cgroup_files.read_number(paths.wall, MEMORY_CURRENT) or 0
+    except HostError as error:
+        _log.warning("%s: %s", paths.wall.folder, error)
+        return 0

@@ -18,6 +18,7 @@ from axern.errors import HostError
 from axern.failpoint import failpoint
 from axern.host.inventory import read_clocks
 from axern.runtime import (
+    confinement,
     doctor,
     monitor,
     outcome,
@@ -122,7 +123,9 @@ class Desk:
         record.save_exit(paths.run_folder, record.of(how, row.started_wall_ms, wall_ms))
         failpoint("bury.exit_record")
         reason = how.diagnostic_code or how.status
-        retired = self._commit(partial(transitions.retire, reservation_id=row.id, reason=reason))
+        in_use_bytes = confinement.memory_bytes(paths)
+        retire = partial(transitions.retire, reason=reason, memory_bytes=in_use_bytes)
+        retired = self._commit(partial(retire, reservation_id=row.id))
         failpoint("release.retired")
         project = storage.project_for(row)
         evidence = teardown.bury(self._runtime(row), self.layout, row.id, project).text()

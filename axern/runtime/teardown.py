@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from axern.errors import HostError, NotProvedGone, RuntimeFailure
 from axern.failpoint import failpoint
-from axern.host import cgroup, filestore, mounts
+from axern.host import cgroup, filestore, mounts, process
 from axern.host.cgroup import Cgroup
 from axern.host.process import boot_id
 from axern.runtime import command, monitor, storage
@@ -94,7 +94,18 @@ def kill(layout: Layout, sandbox_id: str) -> None:
     """
     paths = layout.sandbox(sandbox_id)
     _kill(paths)
+    _end_children(paths)
     paths.monitor.wait_empty(MONITOR_TIMEOUT_S)
+
+
+def _end_children(paths: SandboxPaths) -> None:
+    """Kill what the monitor still has: a process of the sandbox that somebody moved out of it.
+
+    All others have died with the wall. Without them it writes down the exit and ends.
+    """
+    for watcher in paths.monitor.pids():
+        for pid in process.children(watcher):
+            process.kill_child(pid, watcher)
 
 
 def _kill(paths: SandboxPaths) -> None:
@@ -164,6 +175,7 @@ def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[list[str], tuple
     3. Mounts go before the folders that hold them.
     """
     removed = _destroy(paths.wall)
+    _end_children(paths)
     failpoint("bury.killed")
     paths.monitor.wait_empty(MONITOR_TIMEOUT_S)
     removed += _destroy(paths.monitor)

@@ -10,16 +10,19 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from axern.host import cgroup, filestore, mounts
+from axern.errors import CapabilityMissing
+from axern.host import cgroup, cgroup_tree, filestore, mounts
+from axern.host.cgroup_values import CgroupOptions, limits_of
 from axern.records import Unpacker
 from axern.runtime import launch, monitor, output, teardown, template
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
 from axern.runtime.teardown import Evidence
+from ledger.resources import OptionalResources, Resources
 
 VOLATILE = "/dev/shm"
 EXIT_LIMIT_S = 120.0
@@ -66,6 +69,26 @@ class Lab:
             hostname="lab",
         )
         self.made.append(spec)
+        return spec
+
+    def limited(
+        self,
+        runtime: str,
+        *argv: str,
+        memory_bytes: int | None = None,
+        cpu_milli: int | None = None,
+        request_milli: int = 100,
+        pids_max: int = 512,
+    ) -> SandboxSpec:
+        """Return a new sandbox with limits that the kernel holds; its root is read-only."""
+        held = limits_of(
+            Resources(cpu_milli=request_milli, memory_bytes=16 * 1024**2),
+            OptionalResources(cpu_milli=cpu_milli, memory_bytes=memory_bytes),
+            runtime,
+            CgroupOptions(pids_max=pids_max),
+        )
+        spec = replace(self.spec(runtime, *argv, rootfs_readonly=True), limits=held)
+        self.made[-1] = spec
         return spec
 
     def launch(self, spec: SandboxSpec) -> None:
@@ -194,6 +217,18 @@ def lab() -> Iterator[Lab]:
         for folder in (base, run_dir):
             filestore.remove_tree(folder)
     assert left == []
+
+
+@pytest.fixture
+def enforcing_lab(lab: Lab) -> Lab:
+    """Return a lab on a host whose kernel holds limits; skip elsewhere, and fail in the machine."""
+    try:
+        cgroup_tree.prepare(lab.layout.root)
+    except CapabilityMissing as error:
+        if "cgroup" in os.environ.get("AXERN_REQUIRE", "").split(","):
+            raise
+        pytest.skip(error.message)
+    return lab
 
 
 @pytest.fixture(params=["runc", "runsc"])

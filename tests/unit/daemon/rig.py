@@ -18,6 +18,7 @@ from axern.api.server import Request
 from axern.daemon import parts as parts_module
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.log_keeper import LogKeeper
+from axern.daemon.memory_gate import MemoryGate
 from axern.daemon.observer import Capability
 from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
@@ -71,6 +72,20 @@ class FakeLives:
         self.stopped.append((reservation_id, reason, by, grace_ms))
 
 
+class FakeMemory(MemoryGate):
+    """Decides as the real one, and takes back at once what the test lets it."""
+
+    def __init__(self) -> None:
+        self.in_use: int | None = None
+        self.can_give = 0
+        self.asked: list[int] = []
+        super().__init__(None, 1_000)
+
+    def reclaim(self, amount_bytes: int) -> None:
+        self.asked.append(amount_bytes)
+        self.in_use = (self.in_use or 0) - min(amount_bytes, self.can_give)
+
+
 @dataclass(slots=True)
 class FakeObserver:
     """Says of the host what the test wants."""
@@ -86,6 +101,7 @@ class FakeObserver:
     readings: int = 0
     second: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: list[Exception] = field(default_factory=list)
+    memory: FakeMemory = field(default_factory=FakeMemory)
 
     def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
         if self.trouble:
@@ -94,7 +110,12 @@ class FakeObserver:
         if self.readings > 1:
             self.second.set()
         present = tuple(item.key for item in self.capabilities if item.present)
-        self.facts = Facts(self.readings, self.clock.now.monotonic_ms, present)
+        self.facts = Facts(
+            self.readings,
+            self.clock.now.monotonic_ms,
+            present,
+            sandboxes_memory_bytes=self.memory.in_use,
+        )
         return self.facts, self.node
 
 
