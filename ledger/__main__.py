@@ -131,7 +131,7 @@ def as_document(contents: Contents) -> dict[str, Any]:
         for name, table in contents.tables.items()
     }
     return {
-        "schema": codec.SCHEMA,
+        "schema": contents.base.schema,
         "node_id": contents.base.node_id,
         "generation": contents.generation,
         "balances": accounts,

@@ -135,7 +135,7 @@ def evaluate(
     """
     namespace = view.namespace(demand.namespace)
     node = view.node()
-    reasons = tuple(_selection_reasons(node, facts, demand, now, policy))
+    reasons = (*_standing_reasons(view), *_selection_reasons(node, facts, demand, now, policy))
     if node is None or facts is None:
         return _refuse(view, facts, now, reasons, ())
     device = _pick_device(view, node, demand)
@@ -163,6 +163,12 @@ def effective_allocatable(node: Node, dimension: Dimension, device: str | None) 
         return dict(node.gpu_allocatable).get(device or "", 0)
     amount: int = getattr(node.effective_allocatable, dimension.name)
     return amount
+
+
+def _standing_reasons(view: State) -> Iterator[str]:
+    standing = view.standing()
+    if standing is not None:
+        yield f"this node is {standing.state}: {standing.reason}"
 
 
 def _selection_reasons(
@@ -297,6 +303,8 @@ def _refuse(
     if code == "node_selection_error":
         message = "; ".join(reasons)
         hint: str | None = "axern node status shows what this host can enforce"
+        if view.standing() is not None:
+            hint = "axern node status shows since when; what runs goes on"
     else:
         message = f"{summary}: " + "; ".join(_words(shortfall) for shortfall in shortfalls)
         hint = _HINTS.get(code, "ask for less, or wait until something is released")

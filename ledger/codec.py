@@ -25,8 +25,10 @@ from ledger.facts import Facts
 from ledger.state import Change, Posting, Put
 from ledger.tables import Row
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of both formats; a change of any row, line or header raises it."""
+_TABLES_SINCE = {tables.STANDINGS: 2}
+"""The schema that a table came with, where that is not the first."""
 NO_CHAIN = "0" * 64
 """What the first line of a ledger is chained to."""
 
@@ -65,7 +67,8 @@ class Commit:
 class Checkpoint:
     """The whole ledger at one generation; `position` is where the journal goes on from there.
 
-    Rows are kept in the order in which they were made, zero balances are left out.
+    Rows are kept in the order in which they were made, zero balances are left out. `schema` is the
+    one that it is written in; tables which that does not know are empty.
     """
 
     node_id: str
@@ -74,6 +77,7 @@ class Checkpoint:
     position: Position
     balances: Mapping[tuple[str, str], int]
     tables: Mapping[str, Mapping[str, Row]]
+    schema: int = SCHEMA
 
 
 class _Put(msgspec.Struct):
@@ -101,8 +105,13 @@ class _Line(msgspec.Struct):
     operations: tuple[_Operation, ...]
 
 
+# A table that is missing where its schema has one is found by spelling the document again.
 _Tables: Any = msgspec.defstruct(
-    "_Tables", [(name, GenericAlias(dict, (str, kind))) for name, kind in tables.ROW_TYPES.items()]
+    "_Tables",
+    [
+        (name, GenericAlias(dict, (str, kind)), msgspec.field(default_factory=dict))
+        for name, kind in tables.ROW_TYPES.items()
+    ],
 )
 
 
@@ -263,6 +272,11 @@ def _row_or_none(put: _Put) -> Row | None:
     return None if bytes(put.row) == b"null" else decode_row(put.table, put.row)
 
 
+def tables_of(schema: int) -> list[str]:
+    """Return the names of the tables that *schema* has, in the order in which they are written."""
+    return [name for name in tables.ROW_TYPES if _TABLES_SINCE.get(name, 1) <= schema]
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> Iterator[bytes]:
     """Yield *checkpoint* in pieces of a fraction of a millisecond's work.
 
@@ -282,14 +296,14 @@ def _checkpoint_chunks(checkpoint: Checkpoint) -> Iterator[bytes]:
         for (account, pool), amount in sorted(checkpoint.balances.items())
     )
     yield b'{\n"schema":%d,\n"node_id":%b,\n"generation":%d,\n"clock":%b,\n"journal":%b,\n' % (
-        SCHEMA,
+        checkpoint.schema,
         _encode(checkpoint.node_id),
         checkpoint.generation,
         _encode(checkpoint.clock),
         _encode(checkpoint.position),
     )
     yield b'"balances":[\n%b\n],\n"tables":{\n' % balances
-    for index, name in enumerate(tables.ROW_TYPES):
+    for index, name in enumerate(tables_of(checkpoint.schema)):
         yield b'%b"%b":{\n' % (b",\n" if index else b"", name.encode())
         rows = iter(checkpoint.tables[name].items())
         lead = b""
@@ -329,6 +343,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         wire.journal,
         {(account, pool): amount for account, pool, amount in wire.balances},
         {name: getattr(wire.tables, name) for name in tables.ROW_TYPES},
+        wire.schema,
     )
     _require_same(data, encode_checkpoint(checkpoint))
     return checkpoint

@@ -141,6 +141,12 @@ class LedgerTooNew(LedgerError):
     code = "ledger_too_new"
 
 
+class NodeRetired(LedgerError):
+    """The node of this ledger was retired: it never takes part again, whoever starts it."""
+
+    code = "node_selection_error"
+
+
 class FileSystemRefused(LedgerError):
     """The ledger's directory lies on a file system that can't keep its promises."""
 

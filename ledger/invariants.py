@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.reservation import LANES, OWNER_KINDS, PHASES, Reservation
-from ledger.tables import Claim, Namespace, Node, RequestRecord, Ticket
+from ledger.tables import Claim, Namespace, Node, RequestRecord, Standing, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,6 +38,7 @@ def check(
         *_check_reservations(rows),
         *_check_claims(rows),
         *_check_references(rows),
+        *_check_standing(rows),
     ]
 
 
@@ -203,3 +204,17 @@ def _check_references(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violati
     for key, row in rows.get("requests", {}).items():
         if isinstance(row, RequestRecord) and ":" not in key:
             yield Violation("wrong-key", f"request record {key!r} names no user")
+
+
+def _check_standing(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    for key, row in rows.get("standings", {}).items():
+        if not isinstance(row, Standing) or key != "node":
+            yield Violation("wrong-key", f"a standing stands under the key {key}")
+        elif row.state not in {"draining", "retired"} or not row.reason:
+            yield Violation("unknown-standing", f"the node is {row.state!r}: {row.reason!r}")
+        elif row.state == "retired":
+            for table in ("reservations", "tickets", "services", "claims"):
+                if left := len(rows.get(table, {})):
+                    yield Violation(
+                        "retired-with-entries", f"the node is retired and has {left} {table}"
+                    )

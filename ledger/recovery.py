@@ -59,7 +59,7 @@ def load(
             hint=check_hint(folder.path),
         )
     position, generation, size = scan.position, base.generation, 0
-    if scan.torn:
+    if scan.torn or base.schema != codec.SCHEMA:
         position = seal(folder, position, state.generation, segment_bytes)
         generation = state.generation
         size = checkpoint_file.write(folder, checkpoint_file.of(state, base.node_id, position))

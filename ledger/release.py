@@ -50,13 +50,7 @@ class Asked:
                     hint="it is kept in the journal and shown to the owner of what was stopped",
                 )
             return
-        length = len(self.reason)
-        if not 1 <= length <= LONGEST_REASON or not self.reason.strip():
-            raise InvalidArgument(
-                f"reason: {length} characters; it must have 1 to {LONGEST_REASON}, and a word"
-            )
-        if not self.reason.isprintable():
-            raise InvalidArgument("reason: it must be one line without control characters")
+        require_reason(self.reason)
 
     @property
     def note(self) -> str:
@@ -82,6 +76,16 @@ class Released:
     by: str
     evidence: str
     already: bool = False
+
+
+def require_reason(reason: str) -> None:
+    """Raise InvalidArgument unless *reason* has a word and fits into a line of a table."""
+    if not 1 <= len(reason) <= LONGEST_REASON or not reason.strip():
+        raise InvalidArgument(
+            f"reason: {len(reason)} characters; it must have 1 to {LONGEST_REASON}, and a word"
+        )
+    if not reason.isprintable():
+        raise InvalidArgument("reason: it must be one line without control characters")
 
 
 def is_note(text: str | None) -> bool:

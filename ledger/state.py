@@ -20,7 +20,7 @@ from ledger import tables
 from ledger.errors import NotFound
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import by_pool, gpu_pool
-from ledger.tables import Claim, Namespace, Node, Ticket
+from ledger.tables import Claim, Namespace, Node, Standing, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -199,6 +199,10 @@ class State:
     def node(self) -> Node | None:
         """Return what the node can promise, or None before it was first observed."""
         return cast("Node | None", self.row(tables.NODES, tables.NODE_KEY))
+
+    def standing(self) -> Standing | None:
+        """Return why the node takes nothing new, or None where it does."""
+        return cast("Standing | None", self.row(tables.STANDINGS, tables.NODE_KEY))
 
     def namespace(self, name: str) -> Namespace:
         """Return the namespace *name*.

@@ -102,7 +102,21 @@ class Beat:
     monotonic_ms: int
 
 
-Row = Node | Namespace | Claim | Service | Reservation | Ticket | RequestRecord | Beat
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Why the node takes nothing new: one row, keyed `node`; without it the node is open.
+
+    `state` is `draining`, which ends by `undrain`, or `retired`, which never ends. `by` and
+    `reason` are for whoever is refused.
+    """
+
+    state: str
+    reason: str
+    by: str
+    since_wall_ms: int
+
+
+Row = Node | Namespace | Claim | Service | Reservation | Ticket | RequestRecord | Beat | Standing
 
 NODES = "nodes"
 NAMESPACES = "namespaces"
@@ -112,6 +126,7 @@ RESERVATIONS = "reservations"
 TICKETS = "tickets"
 REQUESTS = "requests"
 BEATS = "beats"
+STANDINGS = "standings"
 
 ROW_TYPES: Mapping[str, type[Row]] = {
     NODES: Node,
@@ -122,9 +137,12 @@ ROW_TYPES: Mapping[str, type[Row]] = {
     TICKETS: Ticket,
     REQUESTS: RequestRecord,
     BEATS: Beat,
+    STANDINGS: Standing,
 }
 """Every table of the ledger and the type of its rows; a row's key is its id or name."""
 
+OPEN, DRAINING, RETIRED = "open", "draining", "retired"
+"""How a node stands; `OPEN` is the absence of a row."""
 NODE_KEY = "node"
 DEFAULT_NAMESPACE = "default"
 

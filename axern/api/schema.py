@@ -15,6 +15,7 @@ from pydantic import (
 
 from axern.config import TEMPLATE_NAME
 from ledger.errors import CODES, InvalidArgument
+from ledger.release import LONGEST_REASON
 from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
 from ledger.units import MAX_INTEGER
@@ -257,6 +258,12 @@ class TemplateRequest(Body):
 
     name: TemplateName
     source: TemplateSource
+
+
+class StandingRequest(Body):
+    """Drain or retire the node, for a reason that is told to whoever is refused."""
+
+    reason: Annotated[str, Field(max_length=LONGEST_REASON)]
 
 
 class HeartbeatRequest(Body):

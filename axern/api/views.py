@@ -120,6 +120,7 @@ def node_view(state: State) -> Json:
         "generation": state.generation,
         "boot_id": state.clock.boot_id,
         "entries": state.entry_count(),
+        "standing": _standing(state),
         "cpu_overcommit_ratio": node.cpu_overcommit_ratio if node else None,
         "dimensions": [
             _dimension_view(state, node, dimension, namespaces) for dimension in DIMENSIONS
@@ -127,6 +128,24 @@ def node_view(state: State) -> Json:
         if node
         else [],
     }
+
+
+def standing_view(state: State, node_id: str) -> Json:
+    """Return whether the node takes new work, since when and why not, and what is on it."""
+    return {
+        "node_id": node_id,
+        "generation": state.generation,
+        "entries": state.entry_count(),
+        "standing": _standing(state),
+    }
+
+
+def _standing(state: State) -> Json:
+    row = state.standing()
+    if row is None:
+        return {"state": tables.OPEN, "reason": None, "by": None, "since": None}
+    since = format_rfc3339(row.since_wall_ms)
+    return {"state": row.state, "reason": row.reason, "by": row.by, "since": since}
 
 
 def refusal_view(refusal: Refusal) -> Json:

@@ -20,6 +20,7 @@ from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.log_service import LogService
+from axern.daemon.node_service import NodeService
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.run_lists import RunLists
 from axern.daemon.run_service import RunService
@@ -83,8 +84,13 @@ class Handlers:
         self._releases = ReleaseService(parts)
         self._inspection = Inspection(parts)
         self._service = Service(parts)
+        self._standing = NodeService(parts)
         self._templates = TemplateService(parts)
-        self._routes = (
+        self._routes = (*self._entries(), *self._host())
+
+    def _entries(self) -> tuple[Route, ...]:
+        """Return the routes of runs and reservations."""
+        return (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
             Route("GET", "/v2/runs", "list the runs, page by page", self._list_runs),
             Route(
@@ -115,8 +121,28 @@ class Handlers:
                 self._heartbeat,
                 schema.HeartbeatRequest,
             ),
+        )
+
+    def _host(self) -> tuple[Route, ...]:
+        """Return the routes of the node, its templates and the API itself."""
+        return (
             Route("GET", "/v2/doctor", "compare ledger and host", self._doctor),
             Route("GET", "/v2/node", "show capacity and capabilities", self._node),
+            Route(
+                "POST",
+                "/v2/node/drain",
+                "admit nothing new",
+                self._drain,
+                schema.StandingRequest,
+            ),
+            Route("DELETE", "/v2/node/drain", "take new work again", self._undrain),
+            Route(
+                "POST",
+                "/v2/node/retire",
+                "take no work ever again",
+                self._retire,
+                schema.StandingRequest,
+            ),
             Route("GET", "/v2/templates", "list the templates", self._list_templates),
             Route(
                 "POST",
@@ -241,6 +267,17 @@ class Handlers:
 
     async def _node(self, _: Request, __: Parameters) -> Answer:
         return _json(200, {"node": self._service.node(), "source": "daemon"})
+
+    async def _drain(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.StandingRequest, request.json())
+        return _json(200, await self._standing.drain(body.reason, request.peer))
+
+    async def _undrain(self, request: Request, _: Parameters) -> Answer:
+        return _json(200, await self._standing.undrain(request.peer))
+
+    async def _retire(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.StandingRequest, request.json())
+        return _json(200, await self._standing.retire(body.reason, request.peer))
 
     async def _list_templates(self, _: Request, __: Parameters) -> Answer:
         return _json(200, {"templates": await self._templates.list()})

@@ -41,9 +41,11 @@ from ledger.errors import (
     LedgerBusy,
     LedgerCorrupt,
     LedgerTooNew,
+    NodeRetired,
 )
 from ledger.files import DIRECTORY_MODE
 from ledger.heartbeats import Heartbeats
+from ledger.standing import require_in_service
 from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
@@ -54,9 +56,11 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_DAMAGED = 7
+EXIT_RETIRED = 69
 EXIT_BUSY = 75
 EXIT_CONFIG = 78
-"""75 and 78 are sysexits.h's EX_TEMPFAIL and EX_CONFIG: a restart would meet the same."""
+"""69, 75 and 78 are sysexits.h's EX_UNAVAILABLE, EX_TEMPFAIL and EX_CONFIG. A restart would meet
+the same, but for 75: an offline release holds the locks for seconds (docs/decisions/0016)."""
 
 _REST_TIMEOUT_S = 30.0
 _log = logging.getLogger("axernd")
@@ -106,6 +110,8 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
             return EXIT_CONFIG
         if isinstance(error, LedgerBusy):
             return EXIT_BUSY
+        if isinstance(error, NodeRetired):
+            return EXIT_RETIRED
         return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
 
 
@@ -122,6 +128,7 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
             settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
         )
         stack.callback(ledger.close)
+        require_in_service(ledger.state, ledger.node_id)
         layout.prepare()
         if not bury_unknown:
             instance.require_known_sandboxes(ledger.state, layout)

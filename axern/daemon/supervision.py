@@ -56,6 +56,9 @@ class Supervision:
         """Return in one line how the daemon is."""
         state = self._parts.ledger.state
         words = f"{state.entry_count()} reservations at generation {state.generation}"
+        standing = state.standing()
+        if standing is not None:
+            words = f"{standing.state}, {standing.reason}: {words}"
         if self._parts.ledger.failed:
             return f"degraded, the ledger takes no commits: look at its disk; {words}"
         return words

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from axern.runtime.doctor import Finding
     from axern.runtime.layout import Layout, SandboxPaths
     from axern.settings import Settings
-    from ledger.state import State
+    from ledger.state import Change, State
 
 HOLDER = "axern reservations release"
 LOCK_TIMEOUT_S = 5.0
@@ -85,6 +85,16 @@ class Desk:
                 f"{word} is not released, and stays charged: {where}: {error.strerror}",
                 hint="make room on its file system, or mount it writable, and release it again",
             ) from error
+
+    def stand(self, operation: Callable[[State, Now], Change]) -> None:
+        """Change how the node stands: drain, undrain or retire, as in `ledger.standing`.
+
+        Raises:
+            AxernError: What *operation* raises; nothing is changed.
+            CommitFailed: The disk refused; nothing is changed.
+        """
+        clock = now()
+        self.ledger.commit(lambda view: operation(view, clock), clock)
 
     def _release(self, word: str, asked: Asked, grace_s: float | None) -> Released:
         row = find_row(self.ledger.state, word)
@@ -157,7 +167,9 @@ class Desk:
 
 
 @contextlib.contextmanager
-def desk(settings: Settings, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Desk]:
+def desk(
+    settings: Settings, holder: str = HOLDER, timeout_s: float = LOCK_TIMEOUT_S
+) -> Iterator[Desk]:
     """Take both locks that a daemon holds for its whole life; nothing else moves until the end.
 
     Raises:
@@ -168,9 +180,9 @@ def desk(settings: Settings, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[Desk
     require_root("release without a daemon")
     layout = layout_of(settings)
     with (
-        sole_user_of(settings.run_dir, HOLDER, timeout_s),
+        sole_user_of(settings.run_dir, holder, timeout_s),
         Ledger.open(
-            settings.ledger_dir, now(), create=False, lock_timeout_s=timeout_s, holder=HOLDER
+            settings.ledger_dir, now(), create=False, lock_timeout_s=timeout_s, holder=holder
         ) as ledger,
     ):
         layout.mount_filestore()

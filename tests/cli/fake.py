@@ -237,6 +237,7 @@ class FakeDaemon:
             "boot_id": "b",
             "cgroup_enforcement": "required",
             "entries": 0,
+            "standing": {"state": "open", "reason": None, "by": None, "since": None},
             "capabilities": [{"key": "runtime/runc", "status": "present", "message": "1.1.5"}],
             "runtimes": [{"name": "runc", "path": "/usr/bin/runc", "version": "1.1.5"}],
             "dimensions": [

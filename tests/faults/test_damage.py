@@ -219,7 +219,7 @@ def test_rows_that_contradict_the_accounts_are_refused(damaged: Path) -> None:
 
 def test_a_newer_schema_is_named_as_such(damaged: Path) -> None:
     path = damaged / "ledger.json"
-    newer = path.read_bytes().replace(b'"schema":1,', b'"schema":2,')
+    newer = path.read_bytes().replace(b'"schema":2,', b'"schema":3,')
     path.write_bytes(newer)
     with pytest.raises(LedgerCorrupt):
         reader.read(damaged)  # the sum says that nobody wrote this

@@ -37,6 +37,7 @@ from tests.property.model import (
     Quota,
     Renew,
     Reserve,
+    Stand,
     seen,
 )
 
@@ -90,6 +91,8 @@ ADMINISTERING = [
     *(Hold(amounts=amounts) for amounts in (None, *SMALL)),
     *(MakeClaim(0, "", *claim) for claim in product(SPACES[1:], SMALL[::2], (False, True))),
     *(Forget(request_id=name) for name in ("q1", "q2", "q3")),
+    *(Stand(reason=reason) for reason in ("a", "b", *[""] * 6)),
+    Stand(state="retired", reason="c"),
 ]
 reserving = any_of(RESERVING)
 advancing = any_of(ADVANCING)

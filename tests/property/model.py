@@ -7,7 +7,7 @@ contract says. Storage and GPU memory are left to the walks of the pure ledger.
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ledger import transitions
+from ledger import standing, transitions
 from ledger.capacity import node_of
 from ledger.clock import Now
 from ledger.facts import Facts
@@ -61,6 +61,12 @@ class Model:
     quotas: dict[str, OptionalResources] = field(default_factory=dict)
     claims: dict[str, tuple[Amounts, bool]] = field(default_factory=dict)
     held: Amounts | None = None
+    standing: tuple[str, str] | None = None
+
+    @property
+    def retired(self) -> bool:
+        """Tell whether the node never takes part again."""
+        return self.standing is not None and self.standing[0] == "retired"
 
     def copy(self) -> Self:
         """Return an independent copy; the values inside are frozen."""
@@ -136,6 +142,12 @@ def triple_or_none(quota: OptionalResources) -> tuple[int | None, int | None, in
     return quota.cpu_milli, quota.memory_bytes, quota.sandbox_slots
 
 
+def is_retired(view: State) -> bool:
+    """Tell whether the ledger says that its node never takes part again."""
+    row = view.standing()
+    return row is not None and row.state == "retired"
+
+
 def seen(state: State) -> Model:
     """Return *state* as the model would have it."""
     rows = state.all_rows()
@@ -174,6 +186,7 @@ def seen(state: State) -> Model:
             if isinstance(row, Claim)
         },
         held=triple(ticket.held) if isinstance(ticket, Ticket) else None,
+        standing=(row.state, row.reason) if (row := state.standing()) else None,
     )
 
 
@@ -222,7 +235,7 @@ class Reserve(Op):
             if used[0] != self.digest:
                 return "request_id_conflict", False
             return ("" if used[1] in model.entries else "state_conflict"), False
-        if not model.fits(self.namespace, self.amounts):
+        if model.standing is not None or not model.fits(self.namespace, self.amounts):
             return "refused", False
         given = [ms for ms in (self.ttl_ms, self.ceiling_ms) if ms is not None]
         model.entries[self.key] = Entry(
@@ -377,13 +390,13 @@ class MakeClaim(Op):
     hard: bool = False
 
     def expect(self, model: Model, now: Now) -> Outcome:
-        if self.namespace in model.claims:
+        if self.namespace in model.claims or model.retired:
             return SAME
         model.claims[self.namespace] = (self.amounts, self.hard)
         return DONE
 
     def change(self, view: State, now: Now) -> Change:
-        if view.claim_of(self.namespace):
+        if view.claim_of(self.namespace) or is_retired(view):
             return Change("claim")
         key = f"claim-{self.namespace}"
         row = Claim(key, self.namespace, vector(self.amounts), Resources(), self.hard, 0)
@@ -397,12 +410,41 @@ class Hold(Op):
     amounts: Amounts | None = None
 
     def expect(self, model: Model, now: Now) -> Outcome:
+        if model.retired:
+            return SAME
         model.held = self.amounts
         return DONE
 
     def change(self, view: State, now: Now) -> Change:
         row = None
+        if is_retired(view):
+            return Change("queue")
         if self.amounts is not None:
             held = vector(self.amounts)
             row = Ticket("head", "default", 1000, held, held, 1, 0)
         return change(view, "queue", (Put(TICKETS, "head", row),))
+
+
+@dataclass(frozen=True, slots=True)
+class Stand(Op):
+    """Drain, undrain (no reason) or retire the node."""
+
+    state: str = "draining"
+    reason: str = ""
+
+    def expect(self, model: Model, now: Now) -> Outcome:
+        wanted = (self.state, self.reason) if self.reason else None
+        if model.retired:
+            return ("" if self.state == "retired" else "state_conflict"), False
+        if self.state == "retired" and (model.entries or model.claims or model.held is not None):
+            return "state_conflict", False
+        changed, model.standing = model.standing != wanted, wanted
+        return "", changed
+
+    def change(self, view: State, now: Now) -> Change:
+        if not self.reason:
+            return standing.undrain(view, 0)
+        wish = standing.Wish(0, self.reason)
+        if self.state == "retired":
+            return standing.retire(view, wish, now)
+        return standing.drain(view, wish, now)

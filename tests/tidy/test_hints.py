@@ -18,8 +18,9 @@ ANY = {PLACEHOLDER, "COMMAND"}
 """What stands for some command."""
 COMMAND = re.compile(r"(?<!group )(?<![\w/.-])axern((?: +(?!--? )[\w./=:{}'-]+)+(?: --(?= ))?)")
 """`axern` and the words after it, up to punctuation or the `--` in front of a workload."""
-UNIT = re.compile(r"(?:systemctl|journalctl) .*axernd")
-"""Nothing here installs a unit of systemd."""
+UNIT = re.compile(r"(?:systemctl|journalctl)\b.*?\baxernd?\b(?:\.[a-z]+)?(?:\s+axernd?\.[a-z]+)*")
+"""What is said to systemd; the units that it names are among ours."""
+UNITS = {path.name for path in (ROOT / "systemd").iterdir() if path.is_file()} | {"axernd"}
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
@@ -42,7 +43,8 @@ def unknown(text: str) -> list[str]:
     """Return each command in *text* that names no subcommand, or a flag that it does not have."""
     hits = ((hit[0], hit[1].split()) for hit in COMMAND.finditer(text))
     wrong = [hit for hit, words in hits if words[0] not in ANY and not resolves(words)]
-    return wrong + UNIT.findall(text)
+    named = [(hit, re.findall(r"\baxernd?\b(?:\.[a-z]+)?", hit)) for hit in UNIT.findall(text)]
+    return wrong + [hit for hit, units in named if not set(units) <= UNITS]
 
 
 def resolves(words: list[str]) -> bool:
@@ -82,7 +84,9 @@ def test_pages_name_commands_that_exist() -> None:
         ('f(hint=f"axern namespace create {name}")', ["axern namespace create X"]),
         ('h = {"a": "use: " "axern run cancel --hard ID"}', ["axern run cancel --hard ID"]),
         ('f(hint="axern run --fast -- sh -c x")', ["axern run --fast --"]),
-        ('f(hint="with: systemctl start axernd")', ["systemctl start axernd"]),
+        ('f(hint="with: systemctl start axernd")', []),
+        ('f(hint="with: systemctl stop axern")', ["systemctl stop axern"]),
+        ('f(hint="journalctl -u axernd.timer")', ["journalctl -u axernd.timer"]),
         ('f(hint=f"axern run logs -f --from {offset} {run_id}, or axern node status")', []),
         ('f("axern: failed", "the group axern may", f"axern {version}", "axern run -- ls -l")', []),
         ('"""A page about axern node doctor."""', []),

@@ -112,6 +112,7 @@ def node_status(where: Where, *, output: str) -> None:
             ("generation", node["generation"]),
             ("boot id", node["boot_id"]),
             ("limits", node["cgroup_enforcement"]),
+            ("standing", _standing(node["standing"])),
             ("reservations", node["entries"]),
         ]
     )
@@ -127,6 +128,12 @@ def node_status(where: Where, *, output: str) -> None:
             ("CAPABILITY", Column("STATUS", status=True), Column("MESSAGE", "fold", least=24)),
             [(entry["key"], entry["status"], entry["message"]) for entry in node["capabilities"]],
         )
+
+
+def _standing(standing: Json) -> str:
+    if standing["since"] is None:
+        return str(standing["state"])
+    return f"{standing['state']} since {standing['since']}: {standing['reason']}"
 
 
 def _ask(where: Where, target: str, from_files: Callable[[Snapshot], Json]) -> Json:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from axern.cli.commands.common import OUTPUT
 from axern.cli.grammar import Command, Group, text
 
+_REASON = text("--reason", "TEXT", "why; kept in the journal and told to whoever is refused")
 NODE = Group(
     "node",
-    "show this node",
+    "show this node, and say whether it takes new work",
     example="axern node capacity",
     commands=(
         Command(
@@ -24,6 +25,31 @@ NODE = Group(
             example="axern node capacity -o json",
             action="axern.cli.actions.show:node_capacity",
             options=(OUTPUT,),
+        ),
+        Command(
+            "drain",
+            "admit nothing new; what runs goes on",
+            detail="It outlives restarts. Whoever is refused is told the reason, and that it is no "
+            "use to try again. Without a daemon, root drains under the ledger's lock.",
+            example="axern node drain --reason 'new kernel on Monday'",
+            action="axern.cli.actions.standing:drain",
+            options=(_REASON, OUTPUT),
+        ),
+        Command(
+            "undrain",
+            "take new work again",
+            example="axern node undrain",
+            action="axern.cli.actions.standing:undrain",
+            options=(OUTPUT,),
+        ),
+        Command(
+            "retire",
+            "take no work ever again",
+            detail="Only when nothing is left on the node. Its identity never comes back: no "
+            "daemon serves on its ledger again, which stays to be read.",
+            example="axern node retire --reason 'the host goes back'",
+            action="axern.cli.actions.standing:retire",
+            options=(_REASON, OUTPUT),
         ),
         Command(
             "setup",

@@ -104,6 +104,7 @@ def test_a_node_before_its_first_observation() -> None:
         "generation": 0,
         "boot_id": "boot-1",
         "entries": 0,
+        "standing": {"state": "open", "reason": None, "by": None, "since": None},
         "cpu_overcommit_ratio": None,
         "dimensions": [],
     }

@@ -28,7 +28,8 @@ class Rig:
     def __init__(self, watchdog_s: float | None) -> None:
         self.now_ms = 0
         self.ledger: Any = SimpleNamespace(
-            failed=False, state=SimpleNamespace(entry_count=lambda: 3, generation=9)
+            failed=False,
+            state=SimpleNamespace(entry_count=lambda: 3, generation=9, standing=lambda: None),
         )
         self.closing = asyncio.Event()
         self.reconciler: Any = SimpleNamespace(ticked_monotonic_ms=0)

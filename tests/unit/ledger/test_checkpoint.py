@@ -3,11 +3,12 @@
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ledger import checkpoint
+from ledger import checkpoint, codec
 from ledger.codec import NO_CHAIN, Checkpoint, Position
 from ledger.errors import LedgerCorrupt, LedgerTooNew
 from ledger.files import Folder
@@ -95,11 +96,12 @@ def test_a_refusal_names_file_rule_and_hint(folder: Folder) -> None:
 
 
 def test_a_newer_one_is_refused_as_newer(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(of(1), schema=codec.SCHEMA + 1)
     with monkeypatch.context() as patch:
-        patch.setattr("ledger.codec.SCHEMA", 2)
-        checkpoint.write(folder, of(1))
-        assert checkpoint.read(folder) == of(1)
-    with pytest.raises(LedgerTooNew, match="schema 2, this program knows up to 1"):
+        patch.setattr("ledger.codec.SCHEMA", newer.schema)
+        checkpoint.write(folder, newer)
+        assert checkpoint.read(folder) == newer
+    with pytest.raises(LedgerTooNew, match="schema 3, this program knows up to 2"):
         checkpoint.read(folder)
 
 
