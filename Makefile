@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-long lint format docs bench demo clean
+.PHONY: help setup test test-long lint format docs bench demo install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ bench: setup ## measure; each script in bench/ prints one figure beside a peer's
 
 demo: setup ## start a throw-away daemon, run two sandboxes and watch the ledger
 	@.ci/demo
+
+install: ## put Axern on this host with its systemd units (root), or below DESTDIR; PACKAGE may name a wheel
+	@PYTHON="$(PYTHON)" DESTDIR="$(DESTDIR)" PACKAGE="$(PACKAGE)" systemd/install install
+
+uninstall: ## take the programs and units away again; state, configuration and sandboxes stay
+	@DESTDIR="$(DESTDIR)" systemd/install uninstall
 
 clean: ## remove caches and build output; .venv stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
