@@ -127,6 +127,12 @@ class HostFull(AxernError):
     code = "busy"
 
 
+class HostUnproved(AxernError):
+    """What a request needs of the host is being proved just now; asking again helps."""
+
+    code = "busy"
+
+
 class ProgramError(RuntimeFailure):
     """The workload's program can't be started; `exit_code` is what a shell would give."""
 

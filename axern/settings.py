@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, TEMPLATE_NAME
+from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, EXTENSION, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
 from ledger.reservation import LANES
 from ledger.units import parse_bytes, parse_cpu_milli, parse_duration_ms, parse_ratio
@@ -27,6 +27,13 @@ def _cpu(value: object) -> object:
 def _ratio(value: object) -> object:
     _parsed(parse_ratio, value)
     return value
+
+
+def _once_each(words: list[str]) -> list[str]:
+    keys = [word.partition("=")[0] for word in words]
+    if len(set(keys)) < len(keys):
+        raise ValueError("each DOMAIN/NAME may stand there once")
+    return words
 
 
 def _parsed(parse: object, value: object) -> object:
@@ -89,6 +96,15 @@ class Settings(BaseModel):
     )
     memory_high_percent: Count = Field(
         0, ge=0, le=100, description="slow a sandbox down from this part of its memory limit; 0: no"
+    )
+    extension_capabilities: Annotated[
+        list[Annotated[str, Field(pattern=EXTENSION)]],
+        Field(max_length=64),
+        AfterValidator(_once_each),
+    ] = Field(
+        [],
+        description="what this node has besides, as `DOMAIN/NAME` or `DOMAIN/NAME=VALUE`, for "
+        "`axern run --require`",
     )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"

@@ -13,7 +13,7 @@ from pydantic import (
     create_model,
 )
 
-from axern.config import TEMPLATE_NAME
+from axern.config import EXTENSION, TEMPLATE_NAME
 from ledger.errors import CODES, InvalidArgument
 from ledger.release import LONGEST_REASON
 from ledger.resources import DIMENSIONS, OptionalResources
@@ -73,6 +73,8 @@ _PATTERN_RULES = {
     "beginning with a letter or digit, for example 1.2 or team/app:1.2",
     REQUEST_ID: "it must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-', beginning with a "
     "letter or digit, for example build-42",
+    EXTENSION: "it must be DOMAIN/NAME or DOMAIN/NAME=VALUE, a name of the DNS with a dot and then "
+    "words of letters, digits, '.', '_' and '-', for example example.com/disk=nvme",
     USER: "it must be an id or a name, and after a ':' a group's, for example 1000:1000 or nobody",
     LABEL_KEY: "a label's key must be 1 to 63 of A-Z, a-z, 0-9, '.', '_', '/' and '-', with a "
     "letter or digit at either end, for example team or example.com/job",
@@ -155,6 +157,7 @@ LabelValue = Annotated[str, AfterValidator(_label_value)]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=LABELS_LIMIT)]
 LabelFilter = Annotated[dict[LabelKey, LabelValue | None], Field(max_length=LABELS_LIMIT)]
 """A value of null is met by any."""
+Extension = Annotated[str, Field(pattern=EXTENSION)]
 Milliseconds = Annotated[int, Field(ge=1, le=LONGEST_MS)]
 
 Amounts = create_model(
@@ -216,6 +219,9 @@ class RunRequest(Demanding):
     timeout_ms: Milliseconds | None = None
     stdin: bool = False
     oom_kill_one: bool = False
+    require: Annotated[list[Extension], Field(max_length=LABELS_LIMIT)] = Field(
+        default_factory=list
+    )
 
 
 class PruneRequest(Body):

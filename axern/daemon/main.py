@@ -18,6 +18,8 @@ import axern
 from axern import config
 from axern.api import listener, server
 from axern.daemon import instance, log_lines, placement
+from axern.daemon.capability_loss import CapabilityLoss
+from axern.daemon.capability_watch import CapabilityWatch
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.lives import Lives
 from axern.daemon.log_keeper import LogKeeper
@@ -32,6 +34,7 @@ from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
 from axern.host import filestore, systemd
 from axern.runtime import template
+from axern.runtime.capability_table import table
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
 from ledger.errors import (
@@ -50,6 +53,7 @@ from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
 if TYPE_CHECKING:
+    from axern.host.capabilities import Row
     from axern.host.systemd import Handover
     from axern.runtime.layout import Layout
     from axern.settings import Settings
@@ -146,7 +150,10 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
         stack.callback(log_watcher.close)
         keeper = LogKeeper(log_watcher, settings.log_max_bytes)
         stack.push_async_callback(keeper.close)
-        parts = _wire(settings, layout, ledger, committer, watcher, keeper)
+        capabilities = CapabilityWatch(_rows(settings, layout), layout, read_now)
+        stack.push_async_callback(capabilities.close)
+        parts = _wire(settings, layout, ledger, committer, watcher, keeper, capabilities)
+        await capabilities.sweep()
         stack.callback(watcher.watch(layout.exits, parts.lives.wake))
         reconciler = Reconciler(parts)
         await reconciler.tick()
@@ -174,6 +181,12 @@ def _make_template(layout: Layout) -> None:
         _log.warning("template busybox: %s%s", error, f" ({error.hint})" if error.hint else "")
 
 
+def _rows(settings: Settings, layout: Layout) -> tuple[Row, ...]:
+    is_enforced = settings.cgroup_enforcement == "required"
+    extensions = tuple(settings.extension_capabilities)
+    return table(layout, enforced=is_enforced, extensions=extensions)
+
+
 def _wire(
     settings: Settings,
     layout: Layout,
@@ -181,6 +194,7 @@ def _wire(
     committer: Committer,
     watcher: FolderWatcher,
     keeper: LogKeeper,
+    capabilities: CapabilityWatch,
 ) -> Parts:
     runs = RunStore(layout.runs)
     beats = ledger.state.rows(BEATS)
@@ -192,7 +206,8 @@ def _wire(
         runs=runs,
         run_index=RunIndex(runs),
         lives=Lives(ledger, committer, layout, runs, settings, read_now, keeper),
-        observer=Observer(settings, layout),
+        observer=Observer(settings, layout, capabilities.snapshot),
+        capabilities=capabilities,
         heartbeats=Heartbeats(
             {key: row.monotonic_ms for key, row in beats if isinstance(row, Beat)}
         ),
@@ -215,6 +230,7 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
     tasks = {
         asyncio.create_task(serving.serve(sockets=[listening]), name="server"),
         asyncio.create_task(reconciler.loop(), name="loop"),
+        asyncio.create_task(CapabilityLoss(parts).loop(), name="capabilities"),
         asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
     }
     _log.info("serving on %s", settings.socket_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.daemon import storage_facts
@@ -14,8 +13,9 @@ from ledger.facts import Facts
 from ledger.resources import Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from axern.host.capabilities import Capability, Snapshot
     from axern.runtime.layout import Layout
     from axern.settings import Settings
     from ledger.reservation import Reservation
@@ -24,15 +24,10 @@ if TYPE_CHECKING:
 _MIB = 1024**2
 _LEAST_MEMORY_RESERVE_BYTES = 512 * _MIB
 _LEAST_STORAGE_RESERVE_BYTES = 1024 * _MIB
+_BEFORE, _BEHIND = "capability ", " is absent"
+"""How admission says that something is absent."""
 _RESERVE_PART = 20
 """A default reserve is one twentieth of the capacity, but at least the above."""
-
-LIMIT_CAPABILITIES = {
-    "cpu_milli": "limit/cpu",
-    "memory_bytes": "limit/memory",
-    "ephemeral_storage_bytes": "limit/ephemeral-storage",
-}
-PIDS_CAPABILITY = "limit/pids"
 
 
 def read_now() -> Now:
@@ -41,28 +36,17 @@ def read_now() -> Now:
     return Now(clocks.boot_id, clocks.monotonic_ms, clocks.boottime_ms, clocks.realtime_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """One typed key with what was found; `present` is what admission looks at."""
-
-    key: str
-    present: bool
-    message: str
-
-
 class Observer:
     """Takes readings and keeps the last one; each has the next sequence number."""
 
-    def __init__(self, settings: Settings, layout: Layout) -> None:
+    def __init__(
+        self, settings: Settings, layout: Layout, capabilities: Callable[[], Snapshot]
+    ) -> None:
         self._settings = settings
         self._layout = layout
+        self._capabilities = capabilities
         self._sequence = 0
-        self.programs = tuple(
-            program
-            for name in ("runc", "runsc", "conmon")
-            if (program := inventory.find_program(name, getattr(layout, name))) is not None
-        )
-        self.capabilities = self._probe()
+        self._with_value = tuple(word for word in settings.extension_capabilities if "=" in word)
         self._is_enforced = settings.cgroup_enforcement == "required"
         self.memory = MemoryGate(
             layout.root if self._is_enforced else None, settings.facts_every_ms
@@ -106,7 +90,7 @@ class Observer:
         self.facts = Facts(
             sequence=self._sequence,
             observed_monotonic_ms=read_now().monotonic_ms,
-            capabilities=tuple(item.key for item in self.capabilities if item.present),
+            capabilities=(*self._capabilities().present(), *self._with_value),
             storage_free_bytes=stored.free_bytes if stored else None,
             storage_written_bytes=stored.written_bytes if stored else None,
             storage_reserve_bytes=storage_reserve if stored else 0,
@@ -115,34 +99,17 @@ class Observer:
         )
         return self.facts, node
 
-    def _probe(self) -> tuple[Capability, ...]:
-        found = {program.name: program for program in self.programs}
-        runtimes = []
-        for name in ("runc", "runsc"):
-            missing = [part for part in (name, "conmon") if part not in found]
-            message = (
-                f"{' and '.join(missing)} not found"
-                if missing
-                else f"{found[name].path} {found[name].version}"
-            )
-            runtimes.append(Capability(f"runtime/{name}", not missing, message))
-        why = (
-            "cgroup_enforcement is disabled_dev, which enforces nothing"
-            if self._settings.cgroup_enforcement == "disabled_dev"
-            else "this version can't prove it, and cgroup_enforcement is required"
-        )
-        limits = (*LIMIT_CAPABILITIES.values(), PIDS_CAPABILITY)
-        return (
-            *runtimes,
-            *(Capability(key, present=False, message=why) for key in limits),
-            Capability("gpu", present=False, message="this version finds no GPU"),
-        )
-
 
 def explain(capabilities: Iterable[Capability], reason: str) -> str:
     """Return a reason of a refusal with what was found out about the capability it names."""
-    found = {f"capability {item.key} is absent": item.message for item in capabilities}
-    return f"{reason}: {found[reason]}" if reason in found else reason
+    key = reason.removeprefix(_BEFORE).removesuffix(_BEHIND)
+    if f"{_BEFORE}{key}{_BEHIND}" != reason:
+        return reason
+    name, _, value = key.partition("=")
+    found = next((item for item in capabilities if item.key == name), None)
+    if found is None:
+        return f"{reason}: nothing says that this node has it"
+    return f"{reason}: {'' if not value else f'of {name} '}{found.message}"
 
 
 def storage_reserve_bytes(settings: Settings, total_bytes: int, *, dedicated: bool = False) -> int:

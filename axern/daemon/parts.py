@@ -21,6 +21,7 @@ from ledger.spec import Defaults
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
+    from axern.daemon.capability_watch import CapabilityWatch
     from axern.daemon.lives import Lives
     from axern.daemon.log_keeper import LogKeeper
     from axern.daemon.observer import Observer
@@ -58,6 +59,7 @@ class Parts:
     run_index: RunIndex
     lives: Lives
     observer: Observer
+    capabilities: CapabilityWatch
     heartbeats: Heartbeats
     watcher: FolderWatcher
     keeper: LogKeeper
@@ -91,7 +93,11 @@ class Parts:
             return await asyncio.to_thread(call, *arguments)
 
     async def reserve(self, proposal: transitions.Proposal) -> Reservation:
-        """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger."""
+        """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger.
+
+        What is being proved of the host just now is waited for a little; raises HostUnproved.
+        """
+        await self.capabilities.settle(proposal.requires)
         try:
             try:
                 return await self._charge(proposal)
@@ -120,11 +126,11 @@ class Parts:
         return cast("Reservation", await self.committer.submit(operation))
 
     def _explained(self, error: AdmissionRefused) -> AdmissionRefused:
-        """Return the same refusal, each absent capability with what the observer knows of it."""
+        """Return the same refusal, each absent capability with what is known of it."""
         refusal = error.refusal
         if not refusal.reasons:
             return error
-        capabilities = self.observer.capabilities
+        capabilities = self.capabilities.snapshot().capabilities
         reasons = tuple(explain(capabilities, reason) for reason in refusal.reasons)
         return AdmissionRefused(replace(refusal, reasons=reasons, message="; ".join(reasons)))
 

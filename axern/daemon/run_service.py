@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from axern.api.views import resources_view
 from axern.daemon import enforcement
 from axern.daemon.course import USER_CANCELLED
-from axern.daemon.observer import LIMIT_CAPABILITIES, PIDS_CAPABILITY
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
 from axern.daemon.runs import RunSpec
 from axern.failpoint import failpoint
 from axern.runtime import template
+from axern.runtime.capability_table import required_by
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
@@ -77,6 +77,7 @@ class RunService:
             pids_max=self._parts.settings.pids_max if self._parts.is_enforced else None,
             memory_high_percent=self._parts.settings.memory_high_percent,
             oom_kill_one=body.oom_kill_one,
+            require=tuple(body.require),
         )
         proposal = transitions.Proposal(
             id=run_spec.id,
@@ -87,7 +88,7 @@ class RunService:
             digest=digest,
             enforced=self._parts.is_enforced,
             runtime=runtime,
-            requires=self._requires(spec, resolved, runtime),
+            requires=self._requires(spec, resolved, runtime, body.require),
             request_id=body.request_id,
             ttl_ms=body.ttl_ms,
             max_lifetime_ms=body.ttl_ms,
@@ -149,21 +150,16 @@ class RunService:
             )
 
     def _requires(
-        self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str
+        self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str, require: list[str]
     ) -> tuple[str, ...]:
         """Return what the host must be able to do for this sandbox.
 
         A limit that somebody asked for must be enforced, whatever the configuration says; a
         defaulted one only where enforcement is required.
         """
-        limits = resolved.limits if self._parts.is_enforced else spec.limits
-        keys = [f"runtime/{runtime}"]
-        keys += [
-            key for name, key in LIMIT_CAPABILITIES.items() if getattr(limits, name) is not None
-        ]
-        if self._parts.is_enforced:
-            keys.append(PIDS_CAPABILITY)
-        return tuple(keys)
+        enforced = self._parts.is_enforced
+        limits = resolved.limits if enforced else spec.limits
+        return (*required_by(runtime, limits, enforced=enforced), *sorted(set(require)))
 
     async def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
         """Ask a run to end: SIGTERM, the grace, SIGKILL. One that has ended stays as it is.
@@ -257,6 +253,7 @@ def _run_view(
         "ttl_ms": spec.ttl_ms,
         "stdin": spec.stdin,
         "oom_kill_one": spec.oom_kill_one,
+        "require": list(spec.require),
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,

@@ -59,6 +59,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pids_max: int | None = None
     memory_high_percent: int = 0
     oom_kill_one: bool = False
+    require: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

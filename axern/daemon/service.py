@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import axern
 from axern.api.views import node_view
 from axern.daemon.parts import Json, Parts
+from axern.host import programs
+
+if TYPE_CHECKING:
+    from axern.host.capabilities import Capability
 
 
 class Service:
@@ -23,25 +29,25 @@ class Service:
 
     def node(self) -> Json:
         """Return capacity, holders, capabilities and runtimes."""
-        observer = self._parts.observer
+        snapshot = self._parts.capabilities.snapshot()
         return {
             "node_id": self._parts.node_id,
             "version": axern.__version__,
             "cgroup_enforcement": self._parts.settings.cgroup_enforcement,
             **node_view(self._parts.ledger.state),
-            "capabilities": [
-                {
-                    "key": item.key,
-                    "status": "present" if item.present else "absent",
-                    "message": item.message,
-                }
-                for item in observer.capabilities
-            ],
-            "runtimes": [
-                {"name": program.name, "path": program.path, "version": program.version}
-                for program in observer.programs
-            ],
+            "capabilities": [_capability_view(item) for item in snapshot.capabilities],
+            "capabilities_generation": snapshot.generation,
+            "runtimes": self._runtimes(),
         }
+
+    def _runtimes(self) -> list[Json]:
+        layout = self._parts.layout
+        known = (programs.known(path) for path in (layout.runc, layout.runsc, layout.conmon))
+        return [
+            {"name": program.name, "path": program.path, "version": program.version}
+            for program in known
+            if program is not None
+        ]
 
     def health(self) -> Json:
         """Return that the daemon answers, and at which generation."""
@@ -51,3 +57,16 @@ class Service:
     def generation(self) -> int:
         """Return the generation of the state that answers are read from."""
         return self._parts.ledger.state.generation
+
+
+def _capability_view(item: Capability) -> Json:
+    """Return what is known of one capability."""
+    return {
+        "key": item.key,
+        "title": item.title,
+        "status": "present" if item.present else "absent",
+        "code": item.code,
+        "message": item.message,
+        "remedy": item.remedy,
+        "loss_policy": item.loss,
+    }

@@ -40,6 +40,25 @@ def first_id(lane: int) -> int:
     return FIRST_ID + lane * IDS_PER_LANE
 
 
+def prove() -> str:
+    """Make a user namespace in which root is somebody else on the host.
+
+    Raises:
+        CapabilityMissing: The kernel refuses one.
+    """
+    host_id = first_id(LANES - 1)
+    try:
+        os.close(_make_namespace(host_id))
+    except OSError as err:
+        raise CapabilityMissing(
+            "ids can't be mapped in a user namespace",
+            syscall="uid_map",
+            errno=err.errno,
+            hint="check /proc/sys/user/max_user_namespaces, and the security modules' rules",
+        ) from err
+    return f"root inside was uid {host_id} outside"
+
+
 def clone_tree(source: str, lane: int | None) -> int:
     """Return a detached, read-only clone of the mount at *source*, with ids shifted to *lane*.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import time
 
@@ -27,6 +28,22 @@ def mounts_below(folder: str) -> tuple[str, ...]:
     """Return the present mount points at and below *folder*, a path without links."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return mounts_from_text(file.read(), folder)
+
+
+def identity(folder: str) -> str:
+    """Return what changes whenever *folder* comes to lie on another mount, or on a read-only one.
+
+    Cheap: no list of mounts is read. Source: Documentation/filesystems/proc.rst, section 3.8.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        flags = os.fstatvfs(descriptor).f_flag
+        device = os.fstat(descriptor).st_dev
+    finally:
+        os.close(descriptor)
+    return f"{folder} on mount {lines['mnt_id'].strip()}, device {device}, flags {flags:#x}"
 
 
 def make_private(folder: str) -> None:

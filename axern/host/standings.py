@@ -122,6 +122,12 @@ class Standings:
         parts = [own, *(self.identity(need) for need in self.rows[key].needs)]
         return None if None in parts else "; ".join(str(part) for part in parts)
 
+    def is_denied(self, key: str) -> bool:
+        """Tell whether the host is known not to be able to, which is more than not proved."""
+        standing = self._standings[key]
+        refused = isinstance(standing.outcome, Denied) and standing.tried == self.identity(key)
+        return isinstance(standing.reading, Denied) or refused
+
     def doubt(self, key: str) -> None:
         """Forget the proof of *key*, so that it is proved anew."""
         standing = self._standings[key]
@@ -148,7 +154,7 @@ class Standings:
             missing = next((found[need] for need in row.needs if not found[need].present), None)
             if missing is not None:
                 code, message, remedy = DEPENDENCY_UNAVAILABLE, missing.message, missing.remedy
-                if missing.code == PENDING:
+                if missing.code in {PENDING, IDENTITY_CHANGED}:
                     code = PENDING
             elif row.disabled is not None:
                 code, message, remedy = DISABLED, row.disabled, None
@@ -174,7 +180,7 @@ class Standings:
             return self._unproved(standing, identity)
         if self._is_old(row, standing, now_ms):
             why = f": {reading.message}" if reading and not isinstance(reading, Proved) else ""
-            return EXPIRED, f"not seen for {(now_ms - standing.seen_ms) // 1000} s{why}", None
+            return EXPIRED, f"not seen for more than {(row.valid_ms or 0) // 1000} s{why}", None
         if standing.recovering:
             return RECOVERY_PENDING, "it is back, and must be seen a second time", None
         return AVAILABLE, standing.proof.message, None

@@ -1,33 +1,47 @@
 """The one table of capabilities: daemon, admission and doctor read it, and nothing else decides.
 
-Keys are `<what>/<name>`. A limit's key ends with the runtime that must be shown to obey it.
+Keys are `<what>/<name>`. A limit's key ends with the runtime that must be shown to obey it. To add
+a row, write its probe and its identity where its facility is known, and name both here; needs come
+before what needs them.
 """
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.errors import CapabilityMissing
-from axern.host import cgroup_probe, cgroup_tree
+from axern.host import (
+    cgroup_probe,
+    cgroup_tree,
+    idmap,
+    mounts,
+    overlay_probe,
+    programs,
+    project_quota,
+)
 from axern.host.capabilities import ADMISSION_ONLY, DEGRADE, FAIL_STOP, Row
 from axern.host.process import boot_id
 from axern.runtime import memory_proof
+from ledger.reservation import RUNTIMES
 
 if TYPE_CHECKING:
-    from axern.runtime.layout import Layout
+    from collections.abc import Iterator
 
-RUNTIMES = ("runc", "runsc")
+    from axern.runtime.layout import Layout
+    from ledger.resources import OptionalResources
 
 CGROUP_MEMORY = "cgroup/memory"
-CGROUP_PIDS = "limit/pids"
-CGROUP_CPU = "limit/cpu"
+CGROUP_PIDS = "cgroup/pids"
+CGROUP_CPU = "cgroup/cpu"
+LIMIT_PIDS = "limit/pids"
+LIMIT_CPU = "limit/cpu"
 OVERLAY_UPPER = "filestore/overlay-upper"
 PROJECT_QUOTA = "filestore/project-quota"
 USER_NAMESPACES = "user-namespaces"
 NETWORK = "network"
 GPU = "gpu"
+NOT_ENFORCED = "cgroup_enforcement is disabled_dev, which enforces nothing"
 
 
 def runtime_key(runtime: str) -> str:
@@ -45,83 +59,136 @@ def storage_limit_key(runtime: str) -> str:
     return f"limit/ephemeral-storage/{runtime}"
 
 
-def table(layout: Layout) -> tuple[Row, ...]:
-    """Return every row for the host as *layout* uses it; a row stands behind what it needs."""
-    cgroups = partial(cgroup_tree.identity, layout.root)
-    filestore = partial(_mount_identity, layout.filestore)
+def required_by(runtime: str, limits: OptionalResources, *, enforced: bool) -> tuple[str, ...]:
+    """Return what the host must be able to do for a sandbox of *runtime* with these *limits*.
+
+    Where limits are enforced, there is always one on processes.
+    """
+    keys = [runtime_key(runtime)]
+    for amount, key in (
+        (limits.cpu_milli, LIMIT_CPU),
+        (limits.memory_bytes, memory_limit_key(runtime)),
+        (limits.ephemeral_storage_bytes, storage_limit_key(runtime)),
+    ):
+        if amount is not None:
+            keys.append(key)
+    return (*keys, LIMIT_PIDS) if enforced else tuple(keys)
+
+
+def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -> tuple[Row, ...]:
+    """Return every row for the host as *layout* uses it; limits only where they are *enforced*.
+
+    *extensions* are what the configuration says of the node, `DOMAIN/NAME` with or without
+    `=VALUE`.
+    """
     return (
-        Row(
-            CGROUP_MEMORY,
-            "memory controller of cgroup version 2",
-            loss=FAIL_STOP,
-            probe=partial(cgroup_probe.memory, layout.root),
-            identity=cgroups,
-        ),
-        Row(
-            CGROUP_PIDS,
-            "pids controller of cgroup version 2",
-            loss=FAIL_STOP,
-            probe=partial(cgroup_probe.pids, layout.root),
-            identity=cgroups,
-        ),
-        Row(
-            CGROUP_CPU,
-            "cpu controller of cgroup version 2",
-            loss=DEGRADE,
-            probe=partial(cgroup_probe.cpu, layout.root),
-            identity=cgroups,
-        ),
+        *_of_cgroups(layout, enforced=enforced),
         Row(
             USER_NAMESPACES,
             "user namespaces with mapped ids",
             loss=ADMISSION_ONLY,
-            probe=partial(_unproved, USER_NAMESPACES),
+            probe=idmap.prove,
             identity=boot_id,
         ),
         Row(
             OVERLAY_UPPER,
-            "the filestore can be the upper layer of an overlay",
+            "the filestore can hold what is written through an overlay",
             loss=ADMISSION_ONLY,
-            probe=partial(_unproved, OVERLAY_UPPER),
-            identity=filestore,
+            probe=partial(overlay_probe.prove, layout.filestore),
+            identity=partial(mounts.identity, layout.filestore),
         ),
         Row(
             PROJECT_QUOTA,
             "the filestore enforces XFS project quotas",
             loss=FAIL_STOP,
-            probe=partial(_unproved, PROJECT_QUOTA),
-            identity=filestore,
+            probe=partial(_prove_quotas, layout.filestore),
+            identity=partial(_quota_identity, layout.filestore),
         ),
-        *(row for runtime in RUNTIMES for row in _of_runtime(runtime, layout)),
+        *(row for name in RUNTIMES for row in _of_runtime(name, layout, enforced=enforced)),
+        Row(
+            NETWORK,
+            "sandboxes can have a network",
+            loss=DEGRADE,
+            probe=_no_network,
+            identity=boot_id,
+        ),
+        *(_of_extension(word) for word in extensions),
     )
 
 
-def _of_runtime(runtime: str, layout: Layout) -> tuple[Row, ...]:
+def _of_extension(word: str) -> Row:
+    key, _, value = word.partition("=")
+    message = f"the configuration says {value or 'that it is there'}"
+    return Row(
+        key,
+        "named by the configuration",
+        loss=ADMISSION_ONLY,
+        probe=partial(str, message),
+        identity=partial(str, word),
+        valid_ms=None,
+    )
+
+
+def _of_cgroups(layout: Layout, *, enforced: bool) -> Iterator[Row]:
+    """Yield the controllers, and the limits that the kernel holds alike for every runtime."""
+    for key, controller, probe, limit, loss in (
+        (CGROUP_MEMORY, "memory", cgroup_probe.memory, None, FAIL_STOP),
+        (CGROUP_PIDS, "pids", cgroup_probe.pids, LIMIT_PIDS, FAIL_STOP),
+        (CGROUP_CPU, "cpu", cgroup_probe.cpu, LIMIT_CPU, DEGRADE),
+    ):
+        yield Row(
+            key,
+            f"the {controller} controller of cgroup version 2",
+            loss=loss,
+            probe=partial(probe, layout.root),
+            identity=partial(cgroup_tree.identity, layout.root),
+        )
+        if limit is not None:
+            yield Row(
+                limit,
+                f"a limit on {'processes' if controller == 'pids' else 'CPU'}",
+                loss=ADMISSION_ONLY,
+                probe=partial(str, "held by the kernel, whatever the runtime"),
+                identity=boot_id,
+                needs=(key,),
+                disabled=None if enforced else NOT_ENFORCED,
+            )
+
+
+def _of_runtime(runtime: str, layout: Layout, *, enforced: bool) -> tuple[Row, ...]:
     """Return the rows of one runtime: the program, then the limits it was seen to obey."""
-    binary = partial(_binary_identity, getattr(layout, runtime), layout.conmon)
+    paths = (getattr(layout, runtime), layout.conmon)
+    identity = partial(_programs_identity, *paths)
+    disabled = None if enforced else NOT_ENFORCED
     return (
         Row(
             runtime_key(runtime),
             f"{runtime} and its monitor",
             loss=ADMISSION_ONLY,
-            probe=partial(_unproved, runtime_key(runtime)),
-            identity=binary,
+            probe=partial(_describe_programs, *paths),
+            identity=identity,
+            # Root in a runc sandbox without one could clear the project that its limit is on.
+            needs=(USER_NAMESPACES,) if runtime == "runc" else (),
         ),
         Row(
             memory_limit_key(runtime),
             f"a memory limit kills a {runtime} sandbox as a whole",
             loss=ADMISSION_ONLY,
             probe=partial(memory_proof.prove, runtime, layout),
-            identity=binary,
+            identity=identity,
             needs=(CGROUP_MEMORY, runtime_key(runtime)),
+            is_self_test=True,
+            disabled=disabled,
         ),
         Row(
             storage_limit_key(runtime),
             f"a storage limit stops a {runtime} sandbox",
             loss=ADMISSION_ONLY,
             probe=partial(_unproved, storage_limit_key(runtime)),
-            identity=binary,
+            identity=identity,
             needs=(OVERLAY_UPPER, PROJECT_QUOTA, runtime_key(runtime)),
+            is_self_test=True,
+            disabled=disabled,
         ),
     )
 
@@ -130,11 +197,24 @@ def _unproved(key: str) -> str:
     raise CapabilityMissing(f"this version can't prove {key}", syscall="probe")
 
 
-def _mount_identity(path: str) -> str:
-    return f"{boot_id()} {path} {os.stat(path).st_dev}"
+def _prove_quotas(filestore: str) -> str:
+    project_quota.require_enforced(filestore)
+    return f"{filestore} counts project quotas and enforces them"
 
 
-def _binary_identity(*paths: str) -> str:
-    """Name programs by what changes whenever they are replaced."""
-    found = (os.stat(path) for path in paths)
-    return " ".join(f"{s.st_dev}:{s.st_ino}:{s.st_size}:{s.st_mtime_ns}" for s in found)
+def _quota_identity(filestore: str) -> str:
+    """Name the mount; raise CapabilityMissing as soon as its quotas are off, which is cheap."""
+    project_quota.require_enforced(filestore)
+    return mounts.identity(filestore)
+
+
+def _programs_identity(*paths: str) -> str:
+    return " ".join(map(programs.identity, paths))
+
+
+def _describe_programs(*paths: str) -> str:
+    return ", ".join(map(programs.described, paths))
+
+
+def _no_network() -> str:
+    raise CapabilityMissing("this version gives sandboxes no network", syscall="probe")

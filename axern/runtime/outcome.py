@@ -25,10 +25,17 @@ OUT_OF_TIME = 124
 EXPIRED = "expired"
 TIMEOUT = "timeout"
 STDIN_LOST = "stdin-lost"
-_OWN_CODES = {EXPIRED: OUT_OF_TIME, TIMEOUT: OUT_OF_TIME, STDIN_LOST: OWN_FAILURE}
+CAPABILITY_LOST = "capability-enforcement-lost"
+_OWN_CODES = {
+    EXPIRED: OUT_OF_TIME,
+    TIMEOUT: OUT_OF_TIME,
+    STDIN_LOST: OWN_FAILURE,
+    CAPABILITY_LOST: OWN_FAILURE,
+}
 _WORDS = {
     EXPIRED: "its time to live (ttl) was over",
     TIMEOUT: "it ran for as long as it may (timeout)",
+    CAPABILITY_LOST: "this node can no longer enforce a limit of it; axern node doctor says why",
     STDIN_LOST: "a part of its standard input may be lost: the daemon ended in a write",
 }
 

@@ -146,6 +146,7 @@ class FakeDaemon:
                 "ttl_ms": body["ttl_ms"],
                 "stdin": body["stdin"],
                 "oom_kill_one": body["oom_kill_one"],
+                "require": body["require"],
                 "runtime_class": body["runtime_class"] or "runsc",
                 "template": body["template"] or "busybox",
                 "rootfs": body["rootfs"],

@@ -80,6 +80,7 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
         *"--request-gpu-memory 1GiB --namespace team-a --cwd /tmp --ttl 1h30m".split(),
         *"--template busybox --rootfs-readonly --runtime-class runc --request-id r1".split(),
         *"--env A=1 --env A=2 --rootfs below --timeout 90s --user nobody:5".split(),
+        *"--require example.com/disk=nvme --require example.com/x".split(),
         *"--label team=search --label a/b= --label team=web --".split(),
         *("echo", "--", "--help"),
         cwd="/",
@@ -112,6 +113,8 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
             "user": "nobody:5",
             "labels": {"team": "web", "a/b": ""},
             "stdin": False,
+            "oom_kill_one": False,
+            "require": ["example.com/disk=nvme", "example.com/x"],
         }
     ]
 

@@ -38,6 +38,7 @@ class RunOptions:
     file: str | None = None
     interactive: bool = False
     oom_kill_one: bool = False
+    require: Sequence[str] = ()
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "user": options.user,
         "stdin": options.interactive or None,
         "oom_kill_one": options.oom_kill_one or None,
+        "require": list(options.require) or None,
     }
     if options.template or options.rootfs:  # either stands in for both
         written = {name: value for name, value in written.items() if name not in _ROOTS}
@@ -128,6 +130,7 @@ _LEFT_OUT: dict[str, Any] = {
     "labels": {},
     "stdin": False,
     "oom_kill_one": False,
+    "require": [],
 }
 """The body of a run of which nothing is said."""
 

@@ -174,6 +174,7 @@ _TOP: dict[str, Any] = {
         "rootfs_readonly": ("rootfs_readonly", _flag),
         "runtime_class": ("runtime_class", _text),
         "oom_kill_one": ("oom_kill_one", _flag),
+        "require": ("require", _list),
         "resources": {"requests": _resources("requests"), "limits": _resources("limits")},
         "timeout": ("timeout_ms", _duration),
         "ttl": ("ttl_ms", _duration),

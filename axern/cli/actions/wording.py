@@ -25,6 +25,7 @@ _WORDS = {
     "owner": "--owner",
     "reason": "--reason",
     "request_id": "--request-id",
+    "require": "--require",
     "rootfs": "--rootfs",
     "rootfs_readonly": "--rootfs-readonly",
     "runtime_class": "--runtime-class",

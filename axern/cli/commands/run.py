@@ -66,6 +66,7 @@ _START = Command(
         text("--user -u", "USER[:GROUP]", "who runs it: ids, or names that the root knows"),
         text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
         several("--label", "KEY=VALUE", "mark it, to find it again; repeatable", name="labels"),
+        several("--require", "KEY[=VALUE]", "run only where the node has it; repeatable"),
         flag("--oom-kill-one", "out of memory, let the kernel kill one process of it and not all"),
         text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
         text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),

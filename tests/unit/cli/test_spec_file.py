@@ -37,6 +37,7 @@ def test_the_example_says_what_it_says() -> None:
         "rootfs_readonly": False,
         "runtime_class": "runc",
         "oom_kill_one": False,
+        "require": [],
         "requests": {"cpu_milli": 100, "memory_bytes": 32 * MEBIBYTE},
         "timeout_ms": 300_000,
         "ttl_ms": 3_600_000,

@@ -19,11 +19,16 @@ from axern.daemon import parts as parts_module
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.log_keeper import LogKeeper
 from axern.daemon.memory_gate import MemoryGate
-from axern.daemon.observer import Capability
 from axern.daemon.run_index import RunIndex
 from axern.daemon.runs import RunStore
+from axern.host.capabilities import (
+    ADMISSION_ONLY,
+    AVAILABLE,
+    PROBE_FAILED,
+    Capability,
+    Snapshot,
+)
 from axern.host.cgroup import Hierarchies
-from axern.host.inventory import Program
 from axern.runtime.layout import Layout
 from axern.settings import Settings
 from ledger import invariants
@@ -92,11 +97,6 @@ class FakeObserver:
 
     clock: ManualClock
     node: Node = field(default_factory=small_node)
-    capabilities: tuple[Capability, ...] = (
-        Capability("runtime/runc", present=True, message="/usr/bin/runc 1.1.5"),
-        Capability("limit/memory", present=False, message="not here"),
-    )
-    programs: tuple[Program, ...] = (Program("runc", "/usr/bin/runc", "1.1.5"),)
     facts: Facts | None = None
     readings: int = 0
     second: asyncio.Event = field(default_factory=asyncio.Event)
@@ -109,14 +109,43 @@ class FakeObserver:
         self.readings += 1
         if self.readings > 1:
             self.second.set()
-        present = tuple(item.key for item in self.capabilities if item.present)
         self.facts = Facts(
             self.readings,
             self.clock.now.monotonic_ms,
-            present,
+            ("runtime/runc",),
             sandboxes_memory_bytes=self.memory.in_use,
         )
         return self.facts, self.node
+
+
+def capability(key: str, message: str, *, present: bool) -> Capability:
+    """Return what is known of one capability."""
+    code = AVAILABLE if present else PROBE_FAILED
+    return Capability(key, key, ADMISSION_ONLY, present, code, message, None)
+
+
+@dataclass(slots=True)
+class FakeCapabilities:
+    """What is known of the host is what the test says; `lost` are keys that fell, by policy."""
+
+    items: tuple[Capability, ...] = (
+        capability("runtime/runc", "/usr/bin/runc 1.1.5", present=True),
+        capability("limit/memory/runc", "not here", present=False),
+    )
+    lost: dict[str, frozenset[str]] = field(default_factory=dict)
+    sweeps: int = 0
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(1, self.items)
+
+    def fallen(self, loss: str) -> frozenset[str]:
+        return self.lost.get(loss, frozenset())
+
+    async def settle(self, keys: tuple[str, ...]) -> None:
+        assert keys is not None
+
+    async def sweep(self) -> None:
+        self.sweeps += 1
 
 
 @dataclass(slots=True)
@@ -127,6 +156,7 @@ class Rig:
     clock: ManualClock
     lives: FakeLives
     observer: FakeObserver
+    capabilities: FakeCapabilities
     ledger: Ledger
 
     async def ask(
@@ -190,6 +220,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
     ledger = Ledger.open(folder / "ledger", clock.now, node_id="node-1")
     committer = Committer(ledger, clock)
     lives, observer = FakeLives(), FakeObserver(clock)
+    capabilities = FakeCapabilities()
     runs = RunStore(layout.runs)
     keeper = LogKeeper(cast("Any", None), settings.log_max_bytes)
     parts = parts_module.Parts(
@@ -201,6 +232,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         run_index=RunIndex(runs),
         lives=cast("Any", lives),
         observer=cast("Any", observer),
+        capabilities=cast("Any", capabilities),
         heartbeats=Heartbeats({}),
         watcher=cast("Any", None),
         keeper=keeper,
@@ -208,7 +240,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         node_id=ledger.node_id,
     )
     try:
-        yield Rig(parts, clock, lives, observer, ledger)
+        yield Rig(parts, clock, lives, observer, capabilities, ledger)
         assert invariants.check(ledger.state.all_rows(), ledger.state.balances()) == []
     finally:
         await keeper.close()

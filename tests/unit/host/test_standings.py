@@ -122,7 +122,7 @@ def test_one_reading_that_fails_withdraws_nothing() -> None:
     assert scene.codes() == (AVAILABLE, AVAILABLE)
     scene.sweep(5001)
     assert scene.codes() == (EXPIRED, DEPENDENCY_UNAVAILABLE)
-    assert scene.item(BASE).message == "not seen for 15 s: it is late"
+    assert scene.item(BASE).message == "not seen for more than 15 s: it is late"
 
 
 def test_what_has_expired_must_be_seen_twice() -> None:
@@ -260,7 +260,10 @@ def test_what_a_probe_raises_is_an_outcome() -> None:
     assert attempt(fails) == Unclear("it broke")
     assert attempt(refused) == Unclear("[Errno 13] Permission denied: '/x'")
     with pytest.raises(KeyError):
-        attempt(lambda: {}["a bug is no outcome"])
+        attempt(lambda: EMPTY["a bug is no outcome"])
+
+
+EMPTY: dict[str, str] = {}
 
 
 OUTCOMES = st.sampled_from([YES, NO, WHO_KNOWS])

@@ -1,0 +1,163 @@
+"""Watches what the host can enforce: reads identities every few seconds, and proves what is due.
+
+Self-tests, which run a sandbox, have a thread of their own: meanwhile everything else is watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from axern.daemon.watcher import Signal
+from axern.errors import HostUnproved
+from axern.host.capabilities import IDENTITY_CHANGED, PENDING, attempt
+from axern.host.standings import Standings
+from axern.runtime import kept_proofs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from axern.host.capabilities import Outcome, Row, Snapshot
+    from axern.runtime.layout import Layout
+    from ledger.clock import Now
+
+Result = TypeVar("Result")
+
+SWEEP_S = 5.0
+SETTLE_S = 8.0
+"""How long a request waits for a proof that is under way."""
+_UNDECIDED = frozenset({PENDING, IDENTITY_CHANGED})
+_log = logging.getLogger(__name__)
+
+
+class CapabilityWatch:
+    """Keeps what is known of every row, and tells who waits when it changes."""
+
+    def __init__(self, rows: tuple[Row, ...], layout: Layout, clock: Callable[[], Now]) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._clock = clock
+        self._standings = Standings(rows, kept_proofs.load(layout))
+        self._pools = (ThreadPoolExecutor(1, "capability"), ThreadPoolExecutor(1, "self-test"))
+        self._testing: asyncio.Task[None] | None = None
+        self._told = self.snapshot()
+        self.changed = Signal()
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known now, all of one moment."""
+        return self._standings.snapshot(self._clock().monotonic_ms)
+
+    def fallen(self, loss: str) -> frozenset[str]:
+        """Return the keys that fell with a row of the policy *loss* that is absent for certain.
+
+        Whatever needs such a row falls with it.
+        """
+        gone: set[str] = set()
+        for item in self.snapshot().capabilities:
+            row = self._standings.rows[item.key]
+            lost = row.loss == loss and self._standings.is_denied(item.key)
+            if lost or not gone.isdisjoint(row.needs):
+                gone.add(item.key)
+        return frozenset(gone)
+
+    async def sweep(self) -> None:
+        """Read every identity, prove what is due, and begin the self-tests that are."""
+        readings = await self._in(0, self._read_all)
+        now_ms = self._clock().monotonic_ms
+        for key, reading in readings.items():
+            self._standings.see(key, reading, now_ms)
+        tried: set[str] = set()
+        while row := self._next(tried, is_self_test=False):
+            tried.add(row.key)
+            await self._prove(row)
+        self._tell()
+        self._begin_self_tests()
+
+    async def settle(self, keys: tuple[str, ...]) -> None:
+        """Return once every one of *keys* is known to be present or absent.
+
+        Raises:
+            HostUnproved: A proof takes too long to wait for.
+        """
+        with contextlib.suppress(TimeoutError), self.changed.subscribed() as changed:
+            async with asyncio.timeout(SETTLE_S):
+                while self._undecided(keys):
+                    changed.clear()
+                    await changed.wait()
+        if undecided := self._undecided(keys):
+            raise HostUnproved(
+                f"the proof of {', '.join(undecided)} is still under way on this node",
+                hint="ask again in a moment; axern node doctor shows how far it is",
+            )
+
+    async def qualify(self) -> None:
+        """Prove anew what takes a sandbox to prove, and return when that is done."""
+        for row in self._rows:
+            if row.is_self_test:
+                self._standings.doubt(row.key)
+        await self.sweep()
+        if self._testing is not None:
+            await self._testing
+
+    async def close(self) -> None:
+        """Wait for the self-test that is under way, which is bounded and cleans up."""
+        if self._testing is not None:
+            self._testing.cancel()
+        for pool in self._pools:
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+
+    def _undecided(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            item.key
+            for item in self.snapshot().capabilities
+            if item.key in keys and item.code in _UNDECIDED
+        )
+
+    def _read_all(self) -> dict[str, Outcome]:
+        return {row.key: attempt(row.identity) for row in self._rows}
+
+    def _next(self, tried: set[str], *, is_self_test: bool) -> Row | None:
+        due = self._standings.due(self._clock().monotonic_ms)
+        wanted = (r for r in due if r.is_self_test == is_self_test and r.key not in tried)
+        return next(wanted, None)
+
+    async def _prove(self, row: Row) -> None:
+        identity = self._standings.identity(row.key)
+        if identity is None:
+            return
+        outcome = await self._in(1 if row.is_self_test else 0, attempt, row.probe)
+        self._standings.tell(row.key, identity, outcome, self._clock().monotonic_ms)
+        self._tell()
+
+    def _begin_self_tests(self) -> None:
+        idle = self._testing is None or self._testing.done()
+        if idle and self._next(set(), is_self_test=True) is not None:
+            self._testing = asyncio.create_task(self._self_test(), name="self-tests")
+
+    async def _self_test(self) -> None:
+        tried: set[str] = set()
+        while row := self._next(tried, is_self_test=True):
+            tried.add(row.key)
+            await self._prove(row)
+        try:
+            await self._in(1, kept_proofs.save, self._layout, self._standings.proofs())
+        except OSError as error:
+            _log.warning("the proofs can't be kept, and the next daemon repeats them: %s", error)
+
+    async def _in(self, pool: int, call: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pools[pool], call, *arguments)
+
+    def _tell(self) -> None:
+        """Log what has changed since the last time, and wake who waits for it."""
+        now = self.snapshot()
+        if now.generation == self._told.generation:
+            return
+        for before, after in zip(self._told.capabilities, now.capabilities, strict=True):
+            if (before.present, before.code) != (after.present, after.code):
+                level = logging.WARNING if before.present else logging.INFO
+                _log.log(level, "capability %s: %s: %s", after.key, after.code, after.message)
+        self._told = now
+        self.changed.notify()
