@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from axern.daemon.watcher import Signal
 from axern.errors import HostUnproved
-from axern.host.capabilities import IDENTITY_CHANGED, PENDING, attempt
+from axern.host.capabilities import (
+    IDENTITY_CHANGED,
+    PENDING,
+    PROBE_ERROR,
+    PROBE_FAILED,
+    attempt,
+)
 from axern.host.standings import Standings
 from axern.runtime import kept_proofs
 
@@ -30,6 +36,7 @@ SWEEP_S = 5.0
 SETTLE_S = 8.0
 """How long a request waits for a proof that is under way."""
 _UNDECIDED = frozenset({PENDING, IDENTITY_CHANGED})
+_OWN_REASONS = frozenset({PROBE_FAILED, PROBE_ERROR})
 _log = logging.getLogger(__name__)
 
 
@@ -90,7 +97,7 @@ class CapabilityWatch:
         if undecided := self._undecided(keys):
             raise HostUnproved(
                 f"the proof of {', '.join(undecided)} is still under way on this node",
-                hint="ask again in a moment; axern node doctor shows how far it is",
+                hint="ask again in a moment; axern node status shows how far it is",
             )
 
     async def qualify(self) -> None:
@@ -156,8 +163,11 @@ class CapabilityWatch:
         if now.generation == self._told.generation:
             return
         for before, after in zip(self._told.capabilities, now.capabilities, strict=True):
-            if (before.present, before.code) != (after.present, after.code):
-                level = logging.WARNING if before.present else logging.INFO
-                _log.log(level, "capability %s: %s: %s", after.key, after.code, after.message)
+            if before.present and not after.present:
+                _log.warning("capability %s: %s: %s", after.key, after.code, after.message)
+            elif after.present and not before.present:
+                _log.info("capability %s: %s", after.key, after.message)
+            elif before.code != after.code and after.code in _OWN_REASONS:
+                _log.info("capability %s: absent: %s", after.key, after.message)
         self._told = now
         self.changed.notify()

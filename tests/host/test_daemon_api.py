@@ -317,7 +317,7 @@ def test_required_enforcement_that_is_not_there_refuses_every_sandbox_and_serves
             assert caught.value.code == "node_selection_error"
             reasons = caught.value.error["reasons"]
             assert any(r.startswith("capability limit/pids is absent: ") for r in reasons)
-            assert any("limit/ephemeral-storage is absent: " in r for r in reasons)
+            assert any(f"limit/ephemeral-storage/{runtime} is absent: " in r for r in reasons)
             assert "capacity" not in caught.value.message
         assert os.listdir(lab.layout.runs) == []
         assert lease(lab)["reservation"]["phase"] == "reserved"

@@ -98,9 +98,7 @@ def test_an_explicit_limit_is_refused_where_nothing_is_enforced(served: DaemonLa
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "node_selection_error"
     (reason,) = error["reasons"]
-    assert reason.startswith(
-        "capability limit/memory is absent: cgroup_enforcement is disabled_dev"
-    )
+    assert reason.startswith("capability limit/memory/runsc is absent: ")
 
 
 def test_two_megabytes_of_binary_come_through_apart(served: DaemonLab, runtime: str) -> None:

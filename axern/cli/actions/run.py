@@ -60,7 +60,7 @@ def start(
     namespace: str | None,
     labels: tuple[str, ...],
     oom_kill_one: bool,
-    require: list[str],
+    require: tuple[str, ...],
     timeout: str | None,
     ttl: str | None,
     request_id: str | None,
