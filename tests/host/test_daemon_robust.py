@@ -203,7 +203,7 @@ def test_a_root_that_holds_the_daemon_is_refused(lab: DaemonLab) -> None:
         assert b"lie in each other" in done.stderr
 
 
-WHY = re.compile("belongs to version 1|cgroup_enforcement is disabled_dev")
+WHY = re.compile("has it in version 1|cgroup_enforcement is disabled_dev")
 """What the host lacks, or where it lacks nothing, what the configuration says."""
 
 
