@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.daemon import enforcement
+from axern.errors import CgroupError
 from axern.host import process
 from axern.runtime import adopt, launch, storage
 from axern.runtime.oci import SandboxSpec
@@ -86,4 +87,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 def _wall_identity(layout: Layout, sandbox_id: str) -> CgroupIdentity:
     wall = layout.sandbox(sandbox_id).wall
-    return wall.identity() or wall.create()
+    found = wall.identity()
+    if found is None:
+        raise CgroupError(f"{wall.folder} is gone", syscall="stat", path=wall.folder)
+    return found
