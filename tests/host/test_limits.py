@@ -55,7 +55,7 @@ def test_over_its_limit_all_of_a_sandbox_is_killed_and_nothing_else(
     enforcing_lab: Lab, runtime: str
 ) -> None:
     lab = enforcing_lab
-    neighbour = lab.limited(runtime, "sleep", "1000", memory_bytes=LIMIT_BYTES)
+    neighbour = lab.limited("runc", "sleep", "1000", memory_bytes=LIMIT_BYTES)
     lab.launch(neighbour)
     with subprocess.Popen(["sleep", "1000"]) as bystander:
         hogs = [lab.limited(runtime, *HOG, memory_bytes=LIMIT_BYTES) for _ in range(AT_ONCE)]

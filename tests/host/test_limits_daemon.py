@@ -1,0 +1,148 @@
+"""A daemon that enforces: limits asked for on the command line, verdicts, and what it guards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from axern.errors import CapabilityMissing
+from axern.host import cgroup_files, cgroup_tree
+from tests.host.conftest import wait_until
+from tests.host.daemon import DaemonLab, daemon_lab
+from tests.host.test_limits import BOMB, HOG, LIMIT_BYTES, MIB
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(3600)]
+
+PROOF_LIMIT_S = 600.0
+KEYS = ("limit/memory/runc", "limit/memory/runsc", "limit/cpu", "limit/pids")
+SLEEP = ("sleep", "1000")
+SMALL = ("--request-cpu", "10m", "--request-memory", "16MiB", "--rootfs-readonly")
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[DaemonLab]:
+    """One daemon for the whole file, since its proofs take a while; it has proved everything."""
+    with daemon_lab(cgroup_enforcement="required", facts_every="200ms") as lab:
+        try:
+            cgroup_tree.prepare(lab.layout.root)
+        except CapabilityMissing as error:
+            if "cgroup" in os.environ.get("AXERN_REQUIRE", "").split(","):
+                raise
+            lab.start()  # what ends the lab asks it
+            pytest.skip(error.message)
+        lab.start()
+        wait_until(lambda: present(lab) >= set(KEYS), PROOF_LIMIT_S)
+        yield lab
+
+
+def present(lab: DaemonLab) -> set[str]:
+    found = lab.request("GET", "/v2/node")["node"]["capabilities"]
+    return {item["key"] for item in found if item["status"] == "present"}
+
+
+def run(lab: DaemonLab, runtime: str, *words: str) -> tuple[int, dict[str, Any]]:
+    """Run in the foreground and return the exit code and the run's object."""
+    done = lab.axern("run", "--runtime-class", runtime, *SMALL, *words, limit_s=900)
+    run_id = done.stderr.decode().partition("Run: ")[2][:32]
+    assert run_id, done.stderr
+    return done.returncode, lab.run(run_id)
+
+
+def detach(lab: DaemonLab, runtime: str, *words: str) -> str:
+    done = lab.axern("run", "-d", "--runtime-class", runtime, *SMALL, *words, limit_s=900)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+def test_who_takes_too_much_memory_is_told_so(stage: DaemonLab, runtime: str) -> None:
+    code, ended = run(stage, runtime, "--limit-memory", "128MiB", "--", *HOG)
+    assert code == 137
+    assert (ended["status"], ended["exit_code"]) == ("failed", 137)
+    assert ended["diagnostic_code"] == "memory-limit-exceeded"
+    assert ended["message"].startswith("out of memory: its limit of 128MiB was reached")
+    assert ended["enforced"]
+    assert ended["enforced_limits"]["memory_bytes"] == LIMIT_BYTES
+
+
+def test_a_limit_on_cpu_reads_as_asked_for(stage: DaemonLab, runtime: str) -> None:
+    for text, held in (("1500m", "150000 100000"), ("5m", "1000 200000")):
+        run_id = detach(stage, runtime, "--request-cpu", "5m", "--limit-cpu", text, "--", *SLEEP)
+        stage.wait_status(run_id, "running", limit_s=900)
+        wall = stage.layout.sandbox(run_id).wall
+        assert cgroup_files.mismatches(wall, {"cpu.max": held}) == ()
+        stage.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
+    done = stage.axern("run", *SMALL, "--request-cpu", "4m", "--limit-cpu", "4m", "--", "true")
+    assert done.returncode == 125
+    assert b"below the smallest limit, 5m" in done.stderr
+
+
+def test_a_fork_bomb_ends_with_its_run(stage: DaemonLab, runtime: str) -> None:
+    """The host stays able to answer, and nothing is left when the run is cancelled."""
+    run_id = detach(stage, runtime, "--limit-memory", "512MiB", "--timeout", "20s", "--", *BOMB)
+    stage.wait_status(run_id, "failed", limit_s=900)
+    stage.wait_empty(300)
+    assert stage.leftovers() == []
+
+
+def test_a_daemon_that_dies_on_the_way_gives_the_same_verdict(stage: DaemonLab) -> None:
+    """From the exit to its record the counters are what is asked, whoever asks."""
+    for failpoint in ("bury.exit_record", "bury.begin"):
+        assert stage.stop(stage.processes[-1]) == 0
+        dying = stage.start(failpoint)
+        wait_until(lambda: present(stage) >= set(KEYS), PROOF_LIMIT_S)
+        run_id = detach(stage, "runc", "--limit-memory", "128MiB", "--", *HOG)
+        assert dying.wait(900) == -9
+        stage.start()
+        ended = stage.wait_status(run_id, "failed", limit_s=900)
+        assert ended["diagnostic_code"] == "memory-limit-exceeded"
+    wait_until(lambda: present(stage) >= set(KEYS), PROOF_LIMIT_S)
+
+
+def test_memory_in_use_refuses_what_promises_alone_would_admit(stage: DaemonLab) -> None:
+    node = stage.request("GET", "/v2/node")["node"]
+    rooms = {row["dimension"]: row for row in node["dimensions"]}
+    room = rooms["memory_bytes"]["effective_allocatable"]
+    wall = stage.layout.root.child("sandboxes")
+    assert cgroup_files.read_number(wall, "memory.max") == room // 4096 * 4096
+    fill = f"dd if=/dev/zero of=/dev/shm/x bs={48 * MIB} count=1; echo full; exec sleep 1000"
+    holder = detach(stage, "runc", "--", "sh", "-c", fill)
+    wait_until(lambda: (cgroup_tree.memory_in_use_bytes(stage.layout.root) or 0) > 48 * MIB, 600)
+    wanted = str(room - 16 * MIB - 4096)  # all that is not promised to the holder
+    refused = stage.axern(
+        "run", "-o", "json", "--rootfs-readonly", "--request-memory", wanted, "true"
+    )
+    error = json.loads(refused.stdout)["error"]
+    assert error["code"] == "node_memory_capacity_exhausted"
+    assert [each["gate"] for each in error["shortfalls"]] == ["node-memory-use"]
+    stage.request("DELETE", f"/v2/runs/{holder}?grace_ms=0")
+    stage.wait_empty(300)
+
+
+def test_a_changed_limit_is_put_right_while_it_runs(stage: DaemonLab) -> None:
+    run_id = detach(stage, "runc", "--limit-memory", "128MiB", "--", *SLEEP)
+    stage.wait_status(run_id, "running", limit_s=900)
+    wall = stage.layout.sandbox(run_id).wall
+    with open(f"{wall.folder}/memory.max", "w", encoding="ascii") as file:
+        file.write("max")
+    wait_until(lambda: cgroup_files.read_number(wall, "memory.max") == LIMIT_BYTES, 60)
+    if shutil.which("systemctl"):
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+        wanted = {"memory.max": str(LIMIT_BYTES), "memory.swap.max": "0", "pids.max": "4096"}
+        assert cgroup_files.mismatches(wall, wanted) == ()
+    stage.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
+    stage.wait_empty(300)
+
+
+def test_a_workload_may_ask_to_lose_one_process_only(stage: DaemonLab) -> None:
+    hog = f"dd if=/dev/zero of=/dev/null bs={2 * LIMIT_BYTES} count=1; echo $?; exit 3"
+    words = ("--oom-kill-one", "--limit-memory", "128MiB", "--", "sh", "-c", hog)
+    code, ended = run(stage, "runc", *words)
+    assert (code, ended["exit_code"]) == (3, 3)
+    assert ended["diagnostic_code"] == "memory-limit-exceeded"
+    assert ended["message"].endswith("killed 1 of its processes")
