@@ -89,7 +89,9 @@ class Settings(BaseModel):
         "is enforced, explicit limits are refused, for machines without cgroup v2 controllers",
     )
     cgroup_root: str = Field(
-        "", description="cgroup folder of Axern; empty: `axern` below the cgroup2 mount"
+        "",
+        description="cgroup folder of Axern; empty: what systemd has delegated to the service, "
+        "else `axern` below the cgroup2 mount",
     )
     pids_max: Count = Field(
         4096, ge=64, le=4_000_000, description="most tasks of a sandbox; runsc has 256 more"
