@@ -108,6 +108,16 @@ class Settings(BaseModel):
         description="what this node has besides, as `DOMAIN/NAME` or `DOMAIN/NAME=VALUE`, for "
         "`axern run --require`",
     )
+    io_read_max_bytes_s: Bytes | None = Field(
+        None,
+        alias="io_read_max",
+        description="most a sandbox reads from the filestore's disk in 1 s",
+    )
+    io_write_max_bytes_s: Bytes | None = Field(
+        None,
+        alias="io_write_max",
+        description="most a sandbox writes to the filestore's disk in 1 s",
+    )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"
     )

@@ -91,7 +91,9 @@ class Audit:
     def _limits_of(self, row: Reservation) -> CgroupLimits | None:
         if row.id not in self._limits:
             spec = self._parts.runs.spec(row.id)
-            self._limits[row.id] = enforcement.limits_of(spec) if spec else None
+            self._limits[row.id] = (
+                enforcement.limits_of(spec, self._parts.layout.filestore) if spec else None
+            )
         return self._limits[row.id]
 
 

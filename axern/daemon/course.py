@@ -120,7 +120,7 @@ class Course:
                 return self._stopped(life)
             failpoint("launch.starting")
             try:
-                sandbox = launcher.sandbox_spec(spec, reservation)
+                sandbox = launcher.sandbox_spec(spec, reservation, self._layout.filestore)
                 call = (sandbox, self._layout, self._settings)
                 created = await self.crew.launch(launcher.create, *call)
                 if life.must_stop():

@@ -32,8 +32,8 @@ class Found:
     cgroup: CgroupIdentity
 
 
-def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
-    """Return what the runtime floor needs to know of a run."""
+def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> SandboxSpec:
+    """Return what the runtime floor needs to know of a run; raises as `enforcement.limits_of`."""
     return SandboxSpec(
         sandbox_id=spec.id,
         runtime=spec.runtime_class,
@@ -47,7 +47,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation) -> SandboxSpec:
         lane=reservation.lane or 0,
         storage_limit_bytes=storage.limit_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
-        limits=enforcement.limits_of(spec),
+        limits=enforcement.limits_of(spec, filestore),
     )
 
 

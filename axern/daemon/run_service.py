@@ -74,10 +74,9 @@ class RunService:
             timeout_ms=body.timeout_ms,
             ttl_ms=body.ttl_ms,
             stdin=body.stdin,
-            pids_max=self._parts.settings.pids_max if self._parts.is_enforced else None,
-            memory_high_percent=self._parts.settings.memory_high_percent,
             oom_kill_one=body.oom_kill_one,
             require=tuple(body.require),
+            **enforcement.of_node(self._parts.settings),
         )
         proposal = transitions.Proposal(
             id=run_spec.id,

@@ -59,6 +59,8 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pids_max: int | None = None
     memory_high_percent: int = 0
     oom_kill_one: bool = False
+    io_read_max_bytes_s: int | None = None
+    io_write_max_bytes_s: int | None = None
     require: tuple[str, ...] = ()
 
 

@@ -33,6 +33,7 @@ MEMORY_OOM_GROUP = "memory.oom.group"
 CPU_WEIGHT = "cpu.weight"
 CPU_MAX = "cpu.max"
 PIDS_MAX = "pids.max"
+IO_MAX = "io.max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,20 @@ class CpuMax:
     def text(self) -> str:
         """Return the line of `cpu.max`."""
         return f"{self.quota_us} {self.period_us}"
+
+
+@dataclass(frozen=True, slots=True)
+class IoMax:
+    """A cap on what is read from and written to one disk, in bytes a second; None is no cap."""
+
+    device: str
+    read_bytes_s: int | None
+    write_bytes_s: int | None
+
+    def text(self) -> str:
+        """Return the line of `io.max`; *device* is `MAJOR:MINOR`."""
+        read, write = _or_max(self.read_bytes_s), _or_max(self.write_bytes_s)
+        return f"{self.device} rbps={read} wbps={write} riops={MAX} wiops={MAX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,7 @@ class CgroupLimits:
     cpu_max: CpuMax | None
     pids_max: int
     oom_group: bool = True
+    io_max: IoMax | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +85,13 @@ class CgroupOptions:
     """What the node's configuration and a run add to its resources.
 
     `pids_max` counts tasks. `memory_high_percent` of the limit is where the kernel begins to slow
-    a workload down, 0 for nowhere.
+    a workload down, 0 for nowhere. `io_max` is on the filestore's disk.
     """
 
     pids_max: int
     memory_high_percent: int = 0
     oom_group: bool = True
+    io_max: IoMax | None = None
 
 
 def pages_down(amount_bytes: int) -> int:
@@ -98,6 +115,11 @@ def cpu_weight_of(request_milli: int) -> int:
     return min(max(request_milli // 10, _LEAST_WEIGHT), _MOST_WEIGHT)
 
 
+def pids_of(most: int, runtime: str) -> int:
+    """Return how many tasks a sandbox of *runtime* may have for a workload of *most*."""
+    return most + (RUNSC_PIDS if runtime == "runsc" else 0)
+
+
 def limits_of(
     requests: Resources, limits: OptionalResources, runtime: str, options: CgroupOptions
 ) -> CgroupLimits:
@@ -113,8 +135,9 @@ def limits_of(
         memory_low_bytes=pages_down(requests.memory_bytes),
         cpu_weight=cpu_weight_of(requests.cpu_milli),
         cpu_max=None if limits.cpu_milli is None else cpu_max_of(limits.cpu_milli),
-        pids_max=options.pids_max + (RUNSC_PIDS if runtime == "runsc" else 0),
+        pids_max=pids_of(options.pids_max, runtime),
         oom_group=options.oom_group,
+        io_max=options.io_max,
     )
 
 
@@ -132,6 +155,7 @@ def wall_files(limits: CgroupLimits) -> dict[str, str]:
         CPU_WEIGHT: str(limits.cpu_weight),
         CPU_MAX: _cpu_text(limits),
         PIDS_MAX: str(limits.pids_max),
+        **({} if limits.io_max is None else {IO_MAX: limits.io_max.text()}),
     }
 
 

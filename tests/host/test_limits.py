@@ -7,13 +7,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from axern.errors import CgroupError, HostError
 from axern.host import cgroup_files, cgroup_probe, cgroup_tree
 from axern.host.cgroup import Cgroup
+from axern.host.cgroup_values import IoMax
 from axern.host.control_files import open_folder, write_at
+from axern.host.disk import disk_of
 from axern.runtime import confinement, launch, memory_proof, outcome, teardown, verdict
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import SandboxSpec
@@ -239,3 +242,15 @@ def test_clean_file_cache_is_no_use_and_can_be_taken_back(enforcing_lab: Lab) ->
     cgroup_tree.reclaim(root, 64 * MIB)
     assert (cgroup_files.read_number(sandboxes, "memory.current") or 0) < current - 32 * MIB
     group.destroy(10)
+
+
+def test_reading_and_writing_is_capped_where_that_is_asked_for(enforcing_lab: Lab) -> None:
+    lab = enforcing_lab
+    most = IoMax(disk_of(lab.layout.filestore), 10 * MIB, None)
+    spec = lab.limited("runc", "sleep", "1000")
+    assert spec.limits is not None
+    spec = replace(spec, limits=replace(spec.limits, io_max=most))
+    lab.launch(spec)
+    wall = lab.layout.sandbox(spec.sandbox_id).wall
+    held = f"{most.device} rbps={10 * MIB} wbps=max riops=max wiops=max"
+    assert cgroup_files.mismatches(wall, {"io.max": held}) == ()
