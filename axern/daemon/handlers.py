@@ -128,6 +128,7 @@ class Handlers:
         return (
             Route("GET", "/v2/doctor", "compare ledger and host", self._doctor),
             Route("GET", "/v2/node", "show capacity and capabilities", self._node),
+            Route("GET", "/v2/node/doctor", "check the node", self._node_doctor),
             Route(
                 "POST",
                 "/v2/node/drain",
@@ -260,6 +261,9 @@ class Handlers:
 
     async def _doctor(self, _: Request, __: Parameters) -> Answer:
         return _json(200, await self._inspection.examine())
+
+    async def _node_doctor(self, _: Request, __: Parameters) -> Answer:
+        return _json(200, await self._inspection.node())
 
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())

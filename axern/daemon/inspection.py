@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from axern.api.views import ended_view, history_view
+from axern.daemon import capability_loss
 from axern.daemon.parts import Json, Parts
-from axern.runtime import doctor, evidence, traces
+from axern.runtime import doctor, evidence, node_doctor, traces
 from ledger import history
 from ledger.errors import NotFound
 from ledger.reservation import liveness
@@ -85,6 +86,23 @@ class Inspection:
         return {
             "findings": [asdict(finding) for finding in findings],
             "generation": self._parts.ledger.generation,
+            "source": "daemon",
+        }
+
+    async def node(self) -> Json:
+        """Return every check of this node: its capabilities, the host, the ledger beside it."""
+        parts = self._parts
+        items = parts.capabilities.snapshot().capabilities
+        rows = node_doctor.rows_of(parts.settings, parts.layout)
+        found = [
+            node_doctor.of_daemon(capability_loss.degraded(parts)),
+            *node_doctor.of_capabilities(items, parts.settings, rows),
+            *await parts.search(lambda: [*node_doctor.of_host(parts.settings, parts.layout)]),
+            node_doctor.of_findings((await self.examine())["findings"]),
+        ]
+        return {
+            "checks": [asdict(check) for check in found],
+            "generation": parts.ledger.generation,
             "source": "daemon",
         }
 

@@ -33,8 +33,7 @@ from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
 from axern.host import filestore, systemd
-from axern.runtime import template
-from axern.runtime.capability_table import table
+from axern.runtime import node_doctor, template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
 from ledger.errors import (
@@ -53,7 +52,6 @@ from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
 if TYPE_CHECKING:
-    from axern.host.capabilities import Row
     from axern.host.systemd import Handover
     from axern.runtime.layout import Layout
     from axern.settings import Settings
@@ -150,7 +148,7 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
         stack.callback(log_watcher.close)
         keeper = LogKeeper(log_watcher, settings.log_max_bytes)
         stack.push_async_callback(keeper.close)
-        capabilities = CapabilityWatch(_rows(settings, layout), layout, read_now)
+        capabilities = CapabilityWatch(node_doctor.rows_of(settings, layout), layout, read_now)
         stack.push_async_callback(capabilities.close)
         parts = _wire(settings, layout, ledger, committer, watcher, keeper, capabilities)
         await capabilities.sweep()
@@ -179,12 +177,6 @@ def _make_template(layout: Layout) -> None:
         template.make_busybox(layout.templates)
     except AxernError as error:
         _log.warning("template busybox: %s%s", error, f" ({error.hint})" if error.hint else "")
-
-
-def _rows(settings: Settings, layout: Layout) -> tuple[Row, ...]:
-    is_enforced = settings.cgroup_enforcement == "required"
-    extensions = tuple(settings.extension_capabilities)
-    return table(layout, enforced=is_enforced, extensions=extensions)
 
 
 def _wire(

@@ -69,6 +69,7 @@ class FakeDaemon:
         self.reservations: list[Json] = []
         self.closely: Json = {"history": {"steps": [], "omitted": 0, "damage": []}}
         self.findings: list[Json] = []
+        self.checks: list[Json] = []
         self.releases: dict[str, list[tuple[int, Json]]] = {}
         self.requests: list[tuple[str, str, Json | None]] = []
         self.refusal: tuple[int, Json] | None = None
@@ -303,6 +304,8 @@ class Handler(BaseHTTPRequestHandler):
             self.one_run(words[1], query, stream=len(words) > 2)
         elif self.command == "POST":
             self.post_run(body or {})
+        elif words == ["node", "doctor"]:
+            self.answer(200, {"checks": self.fake.checks, "generation": 41, "source": "daemon"})
         elif len(words) == 1:
             self.answer(200, self.lists()[words[0]])
         else:

@@ -70,8 +70,8 @@ RULES = (
     Rule(
         "axern.cli",
         ("axern.runtime",),
-        "offline release, evidence, doctor and setup are all that the command line needs of it",
-        but=("axern.runtime.offline", "axern.runtime.setup"),
+        "offline release, evidence, doctors and setup are all that the command line needs of it",
+        but=("axern.runtime.node_doctor", "axern.runtime.offline", "axern.runtime.setup"),
     ),
     Rule(
         "axern.api",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from axern.cli.commands.common import OUTPUT
-from axern.cli.grammar import Command, Group, text
+from axern.cli.grammar import Command, Group, flag, text
 
 _REASON = text("--reason", "TEXT", "why; kept in the journal and told to whoever is refused")
 NODE = Group(
@@ -25,6 +25,17 @@ NODE = Group(
             example="axern node capacity -o json",
             action="axern.cli.actions.show:node_capacity",
             options=(OUTPUT,),
+        ),
+        Command(
+            "doctor",
+            "check what this host can enforce, and what is wrong with it",
+            detail="One line a check, with the remedy. Status absent is what the node lacks and "
+            "need not have. Exits with 0, 1 for warnings, 3 for an error. Without a daemon root "
+            "proves everything here. --probe is for root: it runs a sandbox of each runtime, and "
+            "the self-tests of limits.",
+            example="axern node doctor",
+            action="axern.cli.actions.node_doctor:doctor",
+            options=(flag("--probe", "run a real sandbox of each runtime, too"), OUTPUT),
         ),
         Command(
             "drain",

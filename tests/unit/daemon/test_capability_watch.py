@@ -1,0 +1,200 @@
+"""What the daemon makes of what it sees: proofs, waiting for them, and the loss policies."""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from axern.daemon import capability_loss, capability_watch
+from axern.daemon.capability_loss import CapabilityLoss
+from axern.daemon.capability_watch import CapabilityWatch
+from axern.errors import CapabilityMissing, HostError, HostUnproved
+from axern.host.capabilities import DEGRADE, FAIL_STOP, Row
+from axern.host.cgroup import Hierarchies
+from axern.runtime.layout import Layout
+from axern.runtime.outcome import CAPABILITY_LOST
+from ledger import transitions
+from ledger.reservation import RUN, Owner
+from ledger.testing import ManualClock, small_proposal
+from tests.unit.daemon.rig import USER, Rig, play
+
+
+class Host:
+    """A host of one controller and one runtime's limit on top of it."""
+
+    def __init__(self, folder: Path, loss: str = FAIL_STOP) -> None:
+        self.clock = ManualClock()
+        self.layout = Layout(
+            state_dir=str(folder),
+            run_dir=str(folder),
+            filestore=str(folder),
+            templates=str(folder),
+            cgroup_root="axern",
+            hierarchies=Hierarchies("/nowhere", ()),
+        )
+        self.identity = "boot 1"
+        self.trouble: Exception | None = None
+        self.tests = 0
+        self.gate: Callable[[], None] = lambda: None
+        self.rows = (
+            Row("base", "Base", loss, probe=self.probe, identity=self.read),
+            Row("top", "Top", FAIL_STOP, self.test, self.read, ("base",), is_self_test=True),
+        )
+
+    def probe(self) -> str:
+        if self.trouble:
+            raise self.trouble
+        return "it holds"
+
+    def read(self) -> str:
+        return self.identity
+
+    def test(self) -> str:
+        self.tests += 1
+        self.gate()
+        return "seen to obey"
+
+    def watch(self) -> CapabilityWatch:
+        return CapabilityWatch(self.rows, self.layout, self.clock)
+
+
+async def proved(watch: CapabilityWatch) -> None:
+    """Sweep, and wait for what runs a sandbox."""
+    await watch.sweep()
+    if watch._testing is not None:
+        await watch._testing
+
+
+def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scene())
+
+
+def test_a_second_daemon_of_this_boot_repeats_no_self_test(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+
+    async def scene() -> None:
+        for _ in range(3):
+            watch = host.watch()
+            await proved(watch)
+            assert watch.snapshot().present() == ("base", "top")
+            await watch.close()
+        assert host.tests == 1
+        host.identity = "boot 2"
+        watch = host.watch()
+        await proved(watch)
+        assert host.tests == 2
+        await watch.close()
+
+    run(scene)
+
+
+def test_a_damaged_file_of_proofs_proves_nothing(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    (tmp_path / "capability-proofs.json").write_text("{")
+
+    async def scene() -> None:
+        watch = host.watch()
+        await proved(watch)
+        assert host.tests == 1
+        await watch.close()
+
+    run(scene)
+
+
+def test_a_request_waits_for_a_proof_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path)
+
+    async def scene() -> None:
+        loop, may_end = asyncio.get_running_loop(), asyncio.Event()
+        host.gate = lambda: asyncio.run_coroutine_threadsafe(wait(may_end), loop).result(30)
+        watch = host.watch()
+        await watch.sweep()
+        await watch.settle(("base", "no such key"))  # known, and nothing to wait for
+        monkeypatch.setattr(capability_watch, "SETTLE_S", 0.01)
+        with pytest.raises(HostUnproved, match="the proof of top is still under way"):
+            await watch.settle(("top",))
+        monkeypatch.setattr(capability_watch, "SETTLE_S", 30)
+        waiting = asyncio.create_task(watch.settle(("top",)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        may_end.set()
+        await waiting
+        assert watch.snapshot().present() == ("base", "top")
+        await watch.close()
+
+    run(scene)
+
+
+async def wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+@pytest.mark.parametrize("loss", [FAIL_STOP, DEGRADE])
+def test_only_a_definite_no_falls_and_takes_with_it_what_stands_on_it(
+    tmp_path: Path, loss: str
+) -> None:
+    host = Host(tmp_path, loss)
+
+    async def scene() -> None:
+        watch = host.watch()
+        await proved(watch)
+        host.identity, host.trouble = "boot 2", HostError("late", syscall="read")
+        await watch.sweep()
+        assert watch.snapshot().present() == ()
+        assert watch.fallen(loss) == frozenset()
+        host.identity, host.trouble = "boot 3", CapabilityMissing("gone", syscall="read")
+        await watch.sweep()
+        assert watch.fallen(loss) == {"base", "top"}
+        await watch.close()
+
+    run(scene)
+
+
+async def charged(rig: Rig, number: int, *requires: str) -> str:
+    _, node = rig.observer.observe()
+    await rig.commit(transitions.observe_node, node=node)
+    proposal = dataclasses.replace(
+        small_proposal(number),
+        owner=Owner(RUN, USER.uid),
+        runtime="runc",
+        requires=("runtime/runc",),
+    )
+    await rig.parts.reserve(proposal)
+    if requires:  # as admitted while they were there
+        rows = rig.ledger.state
+        row = rows.reservation(proposal.id)
+        object.__setattr__(row, "requires", (*row.requires, *requires))
+    return proposal.id
+
+
+def test_what_stands_on_a_lost_row_is_ended_and_nothing_else(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        doomed = await charged(rig, 1, "limit/memory/runc")
+        await charged(rig, 2)
+        loss = CapabilityLoss(rig.parts)
+        loss.act()
+        assert rig.lives.stopped == []
+        rig.capabilities.lost = {FAIL_STOP: frozenset({"cgroup/memory", "limit/memory/runc"})}
+        loss.act()
+        grace_ms = capability_loss.GRACE_MS
+        assert rig.lives.stopped == [(doomed, CAPABILITY_LOST, "daemon", grace_ms)]
+        assert grace_ms <= 1_000
+
+    play(tmp_path, scene)
+
+
+def test_a_degraded_node_says_what_it_can_not_keep_up(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        await charged(rig, 1, "limit/cpu")
+        assert capability_loss.degraded(rig.parts) == ()
+        rig.capabilities.lost = {DEGRADE: frozenset({"cgroup/cpu", "limit/cpu"})}
+        CapabilityLoss(rig.parts).act()
+        assert capability_loss.degraded(rig.parts) == ("limit/cpu",)
+        assert rig.lives.stopped == []
+
+    play(tmp_path, scene)
