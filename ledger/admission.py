@@ -302,7 +302,7 @@ def _refuse(
     row = CODES[code]
     if code == "node_selection_error":
         message = "; ".join(reasons)
-        hint: str | None = "axern node status shows what this host can enforce"
+        hint: str | None = "axern node doctor shows what this host can enforce, with remedies"
         if view.standing() is not None:
             hint = "axern node status shows since when; what runs goes on"
     else:

@@ -97,7 +97,7 @@ class CapabilityWatch:
         if undecided := self._undecided(keys):
             raise HostUnproved(
                 f"the proof of {', '.join(undecided)} is still under way on this node",
-                hint="ask again in a moment; axern node status shows how far it is",
+                hint="ask again in a moment; axern node doctor shows how far it is",
             )
 
     async def qualify(self) -> None:

@@ -35,7 +35,7 @@ _OWN_CODES = {
 _WORDS = {
     EXPIRED: "its time to live (ttl) was over",
     TIMEOUT: "it ran for as long as it may (timeout)",
-    CAPABILITY_LOST: "this node can no longer enforce a limit of it; axern node status says why",
+    CAPABILITY_LOST: "this node can no longer enforce a limit of it; axern node doctor says why",
     STDIN_LOST: "a part of its standard input may be lost: the daemon ended in a write",
 }
 

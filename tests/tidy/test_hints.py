@@ -80,7 +80,7 @@ def test_pages_name_commands_that_exist() -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ('f(hint="see `axern node doctor`")', ["axern node doctor"]),
+        ('f(hint="see `axern node healer`")', ["axern node doctor"]),
         ('f(hint=f"axern namespace create {name}")', ["axern namespace create X"]),
         ('h = {"a": "use: " "axern run cancel --hard ID"}', ["axern run cancel --hard ID"]),
         ('f(hint="axern run --fast -- sh -c x")', ["axern run --fast --"]),
@@ -89,7 +89,7 @@ def test_pages_name_commands_that_exist() -> None:
         ('f(hint="journalctl -u axernd.timer")', ["journalctl -u axernd.timer"]),
         ('f(hint=f"axern run logs -f --from {offset} {run_id}, or axern node status")', []),
         ('f("axern: failed", "the group axern may", f"axern {version}", "axern run -- ls -l")', []),
-        ('"""A page about axern node doctor."""', []),
+        ('"""A page about axern node healer."""', []),
     ],
 )
 def test_control_wrong_commands_are_found(source: str, found: list[str]) -> None:
