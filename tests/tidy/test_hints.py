@@ -80,7 +80,7 @@ def test_pages_name_commands_that_exist() -> None:
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ('f(hint="see `axern node healer`")', ["axern node doctor"]),
+        ('f(hint="see `axern node healer`")', ["axern node healer"]),
         ('f(hint=f"axern namespace create {name}")', ["axern namespace create X"]),
         ('h = {"a": "use: " "axern run cancel --hard ID"}', ["axern run cancel --hard ID"]),
         ('f(hint="axern run --fast -- sh -c x")', ["axern run --fast --"]),
