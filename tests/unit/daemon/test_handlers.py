@@ -38,6 +38,7 @@ ROUTES = {
     ("DELETE", "/v2/node/drain"),
     ("POST", "/v2/node/retire"),
     ("GET", "/v2/doctor"),
+    ("GET", "/v2/node/doctor"),
     ("GET", "/v2/templates"),
     ("POST", "/v2/templates"),
     ("GET", "/v2/templates/{name}"),
