@@ -78,8 +78,8 @@ def build(work: Path) -> None:
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "axern-vm", "-f", str(result.key))
     python_wheels(work / "wheels")
     debian(tree, work)
-    for name, target in (("vmlinuz", result.kernel), ("initrd.img", result.initrd)):
-        (found,) = (tree / "boot").glob(f"{name}-*")
+    for pattern, target in (("vmlinuz-*", result.kernel), ("initrd.img", result.initrd)):
+        (found,) = (tree / "boot").glob(pattern)
         shutil.copy(found, target)
     with open(result.disk, "wb") as disk:
         disk.truncate(recipe.DISK_BYTES)
@@ -100,11 +100,14 @@ def debian(tree: Path, work: Path) -> None:
         f"cp '{work}/image/key.pub' $1/root/.ssh/authorized_keys",
         f"cp '{work}/image/key' $1/etc/ssh/ssh_host_ed25519_key",
         f"cp -r '{recipe.GUEST_FILES}/.' $1/",
+        # The package's own name depends on the one with the version in its name.
+        f"""cd '{work}' && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && apt-get download --quiet=2 \
+            $(apt-cache depends {recipe.KERNEL} | sed -n 's/^ *Depends: //p') &&
+            dpkg-deb -x linux-image-*.deb $1""",
         "chroot $1 /setup",
         "rm $1/setup",
     ]
     options += [f"--customize-hook={hook}" for hook in hooks]
-    # Debian's own keyring may be older than the suite; the host trusts its mirror all the same.
     run("mmdebstrap", *options, recipe.SUITE, str(tree), *sources())
 
 

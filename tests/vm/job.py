@@ -1,0 +1,123 @@
+"""The machine job: boot this checkout as installed, run the machine's tests, bring it all home.
+
+It runs beside other tests, so it is a process of its own: `python -m tests.vm.job FOLDER`. FOLDER
+gets `junit-N.xml` and `tests-N.log` for each boot N, `job.log`, `journal.log`, `serial.log`, and at
+the very end `result`: empty if every step was made, else what went wrong. Whether tests passed
+stands in the JUnit files.
+
+Boot 0 runs what is marked `machine`. Then the machine is rebooted, and boot 1 runs what is marked
+`machine(boot=1)`; then its power is cut without a word, and boot 2 runs what is marked so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.vm.guest import Guest, GuestDied
+from tests.vm.image import obtain
+from tests.vm.installed import make_disk
+from tests.vm.recipe import ROOT
+
+LOGS = ROOT / "build" / "vm"
+BOOTS = 3
+LONG = os.environ.get("AXERN_LONG") == "1"
+TESTS_LIMIT_S = 3300 if LONG else 900
+"""For all tests of one boot."""
+
+RESULTS = "/var/lib/axern-vm"
+SETTLE = "systemctl is-system-running --wait"
+
+
+def run_tests(guest: Guest, logs: Path, boot: int) -> None:
+    """Run the tests of boot number *boot* and fetch their JUnit file.
+
+    Raises:
+        GuestDied: No result came back.
+    """
+    junit = f"{RESULTS}/junit-{boot}.xml"
+    argv = ["env", "AXERN_REQUIRE=cgroup,quota,systemd", f"AXERN_MACHINE={boot}"]
+    argv += ["python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "-v"]
+    argv += ["--timeout", str(TESTS_LIMIT_S), "--durations", "10", f"--junitxml={junit}"]
+    with open(logs / f"tests-{boot}.log", "wb") as log:
+        code = guest.run([*argv, "tests/host", "tests/machine"], log, TESTS_LIMIT_S)
+    if code not in {0, 1}:
+        raise GuestDied(f"the tests of boot {boot} ended with {code}: see {log.name}")
+    fetch(guest, junit, logs / f"junit-{boot}.xml")
+
+
+def fetch(guest: Guest, path: str, target: Path) -> None:
+    """Copy a file out of the machine.
+
+    Raises:
+        GuestDied: It can't be read.
+    """
+    with open(target, "wb") as file:
+        if guest.ssh(f"cat {path}", stdout=file).returncode != 0:
+            raise GuestDied(f"{path} could not be fetched: see {guest.serial_log}")
+
+
+def steps(guest: Guest, logs: Path) -> list[tuple[str, Callable[[], object]]]:
+    """Return what the job does, in order, with a name for each step."""
+    base = guest.state / "base.img"
+    return [
+        ("disk with this checkout", lambda: make_disk(guest.image, base)),
+        ("start", lambda: guest.start(base)),
+        ("settle", lambda: guest.ssh(SETTLE)),
+        ("filestore", lambda: guest.must("axern node setup --filestore-size 2GiB")),
+        ("service", lambda: guest.must("systemctl restart axernd")),
+        ("tests", lambda: run_tests(guest, logs, 0)),
+        ("reboot", guest.reboot),
+        ("tests after the reboot", lambda: run_tests(guest, logs, 1)),
+        ("power cut", guest.cut_power),
+        ("tests after the power cut", lambda: run_tests(guest, logs, 2)),
+    ]
+
+
+def run_job(logs: Path) -> str:
+    """Do the whole job, logs and results to *logs*; return what went wrong, or nothing."""
+    guest = Guest(logs / "guest", obtain())
+    guest.state.mkdir(parents=True)
+    began_s = time.monotonic()
+    try:
+        with open(logs / "job.log", "w", encoding="utf-8") as log:
+            for name, step in steps(guest, logs):
+                step()
+                log.write(f"{time.monotonic() - began_s:6.0f} s  {name}\n")
+                log.flush()
+    except (GuestDied, RuntimeError, subprocess.SubprocessError) as error:
+        return f"{error}\n"
+    finally:
+        if guest.pid() is not None:
+            with open(logs / "journal.log", "wb") as file:
+                guest.ssh("journalctl --no-pager -o short-monotonic", stdout=file)
+        guest.stop()
+        if guest.serial_log.exists():
+            shutil.copy(guest.serial_log, logs / "serial.log")
+        guest.remove()
+    return ""
+
+
+def main(argv: list[str]) -> int:
+    """Run the job in the new folder that is named, and leave its result there."""
+    logs = Path(argv[0])
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        result = run_job(logs)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}\n"
+        raise
+    finally:
+        (logs / "result.new").write_text(result, encoding="utf-8")
+        os.replace(logs / "result.new", logs / "result")
+    sys.stdout.write(result)
+    return 1 if result else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or [str(LOGS)]))
