@@ -20,6 +20,15 @@ test: setup ## run everything a machine can check, in the form that CI runs
 test-long: setup ## run the same tests and the long ones, with new random examples
 	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600
 
+vm-long: setup ## run the test machine's tests alone, with the long form's figures (an hour at most)
+	AXERN_LONG=1 $(BIN)/pytest -q --timeout 6000 tests/vm
+
+vm-shell: setup ## open a shell in a test machine that has this checkout; `make vm-stop` ends it
+	$(BIN)/python -m tests.vm shell
+
+vm-stop: ## end the test machine of `make vm-shell`
+	$(BIN)/python -m tests.vm stop
+
 lint: setup ## run only ruff, mypy, floors, sizes, docs and help checks
 	$(BIN)/pytest tests/tidy
 

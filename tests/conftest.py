@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 LONG = os.environ.get("AXERN_LONG") == "1"
+MACHINE = os.environ.get("AXERN_MACHINE", "")
+"""In the test machine: the number of this boot, whose machine tests alone run; or `any`."""
 
 # `ci` draws the same examples on every run. `long` draws new ones and prints what replays one.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
@@ -36,11 +38,21 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests out of the CI form."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    if long and not LONG:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    """Leave long tests out of the CI form, and the machine's tests out of all other places."""
+    out = [item for item in items if not belongs(item)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if belongs(item)]
+
+
+def belongs(item: pytest.Item) -> bool:
+    """Say whether a test is for this form and this place."""
+    if item.get_closest_marker("long") and not LONG:
+        return False
+    machine = item.get_closest_marker("machine")
+    if machine is None or not MACHINE:
+        return machine is None and MACHINE in {"", "any"}
+    return MACHINE in {"any", str(machine.kwargs.get("boot", 0))}
 
 
 @pytest.hookimpl(

@@ -70,7 +70,9 @@ def main(argv: list[str]) -> int:
         case "run":
             return guest.run(rest)
         case "pytest":
-            return guest.run(["python", "-m", "pytest", "-p", "no:cacheprovider", *rest])
+            there = ["env", "AXERN_MACHINE=any", "AXERN_REQUIRE=cgroup,quota,systemd"]
+            there += ["python", "-m", "pytest", "-p", "no:cacheprovider"]
+            return guest.run([*there, *rest])
     return 0
 
 

@@ -56,6 +56,9 @@ class Guest:
 
     state: Path
     image: Image
+    kernel_words: str = ""
+    """Said to the kernel beside `KERNEL_WORDS`."""
+    boot_limit_s: float = BOOT_LIMIT_S
 
     @property
     def serial_log(self) -> Path:
@@ -71,7 +74,7 @@ class Guest:
         """Start the machine on a new disk over *base*, else the image's; wait for its commands.
 
         Raises:
-            GuestDied: It did not come up within `BOOT_LIMIT_S`.
+            GuestDied: It did not come up within `boot_limit_s`.
         """
         self.state.mkdir(parents=True, exist_ok=True)
         below = base or self.image.disk
@@ -84,7 +87,7 @@ class Guest:
         """Start QEMU on the disk as it is and wait until commands run in the machine.
 
         Raises:
-            GuestDied: It did not come up within `BOOT_LIMIT_S`.
+            GuestDied: It did not come up within `boot_limit_s`.
         """
         with socket.socket() as probe:  # free now; QEMU says so if it no longer is
             probe.bind(("127.0.0.1", 0))
@@ -117,7 +120,7 @@ class Guest:
             ),
             *("-m", str(MEMORY_MIB), "-display", "none", "-no-user-config", "-nodefaults"),
             *("-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)),
-            *("-append", KERNEL_WORDS, "-drive", disk, "-netdev", network),
+            *("-append", f"{KERNEL_WORDS} {self.kernel_words}", "-drive", disk, "-netdev", network),
             *("-device", "virtio-net-pci,netdev=n0,romfile="),
             *("-device", "virtio-rng-pci", "-serial", f"file:{self.serial_log}"),
             *("-qmp", f"unix:{self.state}/qmp.sock,server=on,wait=off"),
@@ -136,20 +139,20 @@ class Guest:
         ours = ours and state[0] != "Z"
         return pid if ours else None
 
-    def wait_ready(self, limit_s: float = BOOT_LIMIT_S) -> None:
+    def wait_ready(self) -> None:
         """Wait until a command runs in the machine.
 
         Raises:
-            GuestDied: QEMU ended, or nothing answered within *limit_s*.
+            GuestDied: QEMU ended, or nothing answered within `boot_limit_s`.
         """
-        deadline_s = time.monotonic() + limit_s
+        deadline_s = time.monotonic() + self.boot_limit_s
         while time.monotonic() < deadline_s:
             if self.pid() is None:
                 raise GuestDied(f"QEMU ended: see {self.state}/qemu.log and {self.serial_log}")
             if self.ssh("true").returncode == 0:
                 return
             time.sleep(1)
-        raise GuestDied(f"no command ran within {limit_s:.0f} s: see {self.serial_log}")
+        raise GuestDied(f"no command ran within {self.boot_limit_s:.0f} s: see {self.serial_log}")
 
     def ssh_argv(self, *options: str) -> list[str]:
         """Return the start of an ssh command line; one connection serves all of them."""
@@ -216,7 +219,7 @@ class Guest:
         before = self.boot_id()
         self.ssh("systemctl reboot")
         self.drop_connection()
-        deadline_s = time.monotonic() + BOOT_LIMIT_S
+        deadline_s = time.monotonic() + self.boot_limit_s
         while self.boot_id() in {before, ""}:
             if time.monotonic() > deadline_s or self.pid() is None:
                 raise GuestDied(f"it did not come back from a reboot: see {self.serial_log}")

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +27,14 @@ from tests.vm.installed import make_disk
 from tests.vm.recipe import ROOT
 
 LOGS = ROOT / "build" / "vm"
-BOOTS = 3
+MARK = "mark.machine"
+"""What a test module says in which a test is for the machine."""
 LONG = os.environ.get("AXERN_LONG") == "1"
 TESTS_LIMIT_S = 3300 if LONG else 900
 """For all tests of one boot."""
 
 RESULTS = "/var/lib/axern-vm"
+LEAVE = f"/opt/tests/bin/python -m tests.machine.leave {RESULTS}/left.json"
 SETTLE = "systemctl is-system-running --wait"
 
 
@@ -72,11 +76,40 @@ def steps(guest: Guest, logs: Path) -> list[tuple[str, Callable[[], object]]]:
         ("filestore", lambda: guest.must("axern node setup --filestore-size 2GiB")),
         ("service", lambda: guest.must("systemctl restart axernd")),
         ("tests", lambda: run_tests(guest, logs, 0)),
+        ("sandboxes that the reboot ends", lambda: guest.must(LEAVE)),
         ("reboot", guest.reboot),
         ("tests after the reboot", lambda: run_tests(guest, logs, 1)),
+        ("sandboxes that the power cut ends", lambda: guest.must(LEAVE)),
         ("power cut", guest.cut_power),
         ("tests after the power cut", lambda: run_tests(guest, logs, 2)),
+        ("journal", lambda: read_journal(guest, logs)),
+        ("control: a machine that dies", lambda: let_it_die(guest)),
     ]
+
+
+def read_journal(guest: Guest, logs: Path) -> None:
+    """Fetch the journals of all boots."""
+    with open(logs / "journal.log", "wb") as file:
+        guest.ssh("journalctl --no-pager --merge -o short-monotonic", stdout=file)
+
+
+def let_it_die(guest: Guest) -> None:
+    """Kill QEMU under a command that runs inside.
+
+    Raises:
+        RuntimeError: Nobody noticed.
+    """
+    killer = threading.Timer(2, lambda: os.kill(guest.pid() or os.getpid(), signal.SIGKILL))
+    killer.start()
+    try:
+        guest.run(["sleep", "1000"], limit_s=120)
+    except GuestDied as noticed:
+        if str(guest.serial_log) not in str(noticed):
+            raise RuntimeError(f"it names no log: {noticed}") from noticed
+        return
+    finally:
+        killer.join()
+    raise RuntimeError("a machine died under its tests, and nobody noticed")
 
 
 def run_job(logs: Path) -> str:
@@ -94,8 +127,7 @@ def run_job(logs: Path) -> str:
         return f"{error}\n"
     finally:
         if guest.pid() is not None:
-            with open(logs / "journal.log", "wb") as file:
-                guest.ssh("journalctl --no-pager -o short-monotonic", stdout=file)
+            read_journal(guest, logs)
         guest.stop()
         if guest.serial_log.exists():
             shutil.copy(guest.serial_log, logs / "serial.log")
@@ -103,8 +135,22 @@ def run_job(logs: Path) -> str:
     return ""
 
 
+def end_with(owner: int) -> None:
+    """End this process in good order once the process *owner* is gone."""
+
+    def watch() -> None:
+        while os.path.exists(f"/proc/{owner}"):
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main(argv: list[str]) -> int:
-    """Run the job in the new folder that is named, and leave its result there."""
+    """Run the job in the folder that is named, for the process whose number may follow."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if len(argv) > 1:
+        end_with(int(argv[1]))
     logs = Path(argv[0])
     logs.mkdir(parents=True, exist_ok=True)
     try:

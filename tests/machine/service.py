@@ -1,0 +1,99 @@
+"""The installed daemon in the test machine, as its users and its administrator know it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from axern.api.client import Client
+from axern.errors import DaemonUnreachable
+
+UNIT = "axernd.service"
+SOCKET = "/run/axern/axernd.sock"
+AXERN = "/usr/local/bin/axern"
+LIMIT_S = 300.0
+MIB = 1024**2
+
+
+def ask(path: str) -> Any:
+    """Return the daemon's answer to a GET."""
+    with Client(SOCKET) as client:
+        return client.request("GET", path)
+
+
+def run_of(run_id: str) -> dict[str, Any]:
+    """Return a run's JSON object."""
+    found: dict[str, Any] = ask(f"/v2/runs/{run_id}")["run"]
+    return found
+
+
+def reservations() -> list[dict[str, Any]]:
+    """Return the ledger's entries as the daemon tells them."""
+    found: list[dict[str, Any]] = ask("/v2/reservations")["reservations"]
+    return found
+
+
+def answers() -> bool:
+    """Say whether the daemon answers."""
+    try:
+        ask("/v2/health")
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def axern(*words: str) -> str:
+    """Run the installed command line, which has to succeed, and return what it prints."""
+    done = subprocess.run(
+        [AXERN, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, f"axern {words}: {done.returncode}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def detach(runtime: str, *argv: str) -> str:
+    """Start a small sandbox with a memory limit, detached, and return its run's id."""
+    held = ("--request-cpu", "10m", "--request-memory", "32MiB", "--limit-memory", "32MiB")
+    return axern("run", "--detach", "--runtime-class", runtime, *held, "--", *argv)
+
+
+def systemctl(*words: str) -> str:
+    """Run systemctl, which has to succeed, and return what it prints."""
+    done = subprocess.run(
+        ["systemctl", *words], capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, f"systemctl {words}: {done.returncode}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def shown(name: str) -> str:
+    """Return a property of the unit."""
+    return systemctl("show", "--value", "-p", name, UNIT)
+
+
+def limit_files() -> dict[str, str]:
+    """Return what stands in each limit of each sandbox's control groups."""
+    found = {}
+    for folder, _, names in os.walk(f"/sys/fs/cgroup{shown('ControlGroup')}/sandboxes"):
+        for name in names:
+            if name in {"memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"}:
+                path = f"{folder}/{name}"
+                with open(path, encoding="ascii") as file:
+                    found[path] = file.read()
+    return found
+
+
+def wait_for(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Look until *holds* does; fail after *limit_s*."""
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not come true in time"
+        time.sleep(0.2)

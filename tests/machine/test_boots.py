@@ -1,0 +1,41 @@
+"""After a reboot and after a power cut: every entry of the old boot is cleared, with evidence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.machine.service import ask, reservations, run_of, shown, systemctl, wait_for
+
+pytestmark = pytest.mark.timeout(600)
+NOTE = Path("/var/lib/axern-vm/left.json")
+READY_LIMIT_S = 30.0
+
+
+def check_boot() -> None:
+    left = json.loads(NOTE.read_text(encoding="utf-8"))
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    assert boot_id != left["boot_id"]
+    assert systemctl("is-active", "axernd.service") == "active"
+    wait_for(lambda: not reservations())
+    assert ask("/v2/node")["node"]["boot_id"] == boot_id
+    for run_id in left["runs"]:
+        run = run_of(run_id)
+        assert run["status"] not in {"running", "starting", "stopping"}, run
+        history = ask(f"/v2/reservations/{run_id}?history=true")
+        assert "boot" in json.dumps(history), history
+    started_us = int(shown("ExecMainStartTimestampMonotonic"))
+    ready_us = int(shown("ActiveEnterTimestampMonotonic"))
+    assert (ready_us - started_us) / 1_000_000 <= READY_LIMIT_S
+
+
+@pytest.mark.machine(boot=1)
+def test_after_a_reboot() -> None:
+    check_boot()
+
+
+@pytest.mark.machine(boot=2)
+def test_after_a_power_cut() -> None:
+    check_boot()
