@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if len(argv) > 1:
         end_with(int(argv[1]))
-    logs = Path(argv[0])
+    logs = Path(argv[0]).resolve()
     logs.mkdir(parents=True, exist_ok=True)
     try:
         result = run_job(logs)
