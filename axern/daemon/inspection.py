@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from axern.api.views import ended_view, history_view
 from axern.daemon import capability_loss
 from axern.daemon.parts import Json, Parts
-from axern.runtime import doctor, evidence, node_doctor, traces
+from axern.runtime import doctor, evidence, node_doctor, quota_audit, traces
 from ledger import history
 from ledger.errors import NotFound
 from ledger.reservation import liveness
@@ -110,11 +110,16 @@ class Inspection:
         """Compare ledger and host; entries that change meanwhile are not judged."""
         before = self._rows()
         entries, host = await self._parts.search(self._observe, before)
+        records = await self._parts.search(quota_audit.look, self._parts.layout.filestore)
         after = self._rows()
         moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         still = [entry for entry in entries if entry.row.id not in moved]
         seen = {key: value for key, value in host.items() if key not in moved}
-        return doctor.examine(still, seen, self._parts.settings.ledger_dir)
+        lanes = {row.lane for row in (*before.values(), *after.values()) if row.lane is not None}
+        return (
+            *doctor.examine(still, seen, self._parts.settings.ledger_dir),
+            *quota_audit.examine([entry.row for entry in still], lanes, records),
+        )
 
     def _rows(self) -> dict[str, Reservation]:
         return {row.id: row for row in self._parts.ledger.state.reservations()}

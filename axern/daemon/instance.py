@@ -6,8 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from axern.daemon.runs import RUN_ID
+from axern.errors import CapabilityMissing
+from axern.host import project_quota
 from axern.host.cgroup import Cgroup
-from axern.runtime import teardown
+from axern.runtime import storage, teardown
 from ledger.checkpoint import CHECKPOINT
 from ledger.errors import LedgerCorrupt
 from ledger.reservation import RUNTIMES
@@ -68,6 +70,22 @@ def bury_unknown(state: State, layout: Layout) -> int:
         for runtime in RUNTIMES:
             teardown.bury(runtime, layout, name)
     return len(unknown)
+
+
+def clear_quotas(state: State, layout: Layout) -> int:
+    """Clear the limits that a crash has left on lanes that nobody holds; return how many.
+
+    Nothing may be launched meanwhile.
+
+    Raises:
+        HostError: The filestore can't tell.
+    """
+    try:
+        project_quota.require_enforced(layout.filestore)
+    except CapabilityMissing:
+        return 0
+    held = (row.lane for row in state.reservations() if row.lane is not None)
+    return storage.clear_unheld(layout.filestore, held)
 
 
 def _groups(layout: Layout) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> San
         user=spec.user,
         stdin=spec.stdin,
         lane=reservation.lane or 0,
-        storage_limit_bytes=storage.limit_of(reservation),
+        quota=storage.quota_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
         limits=enforcement.limits_of(spec, filestore),
     )

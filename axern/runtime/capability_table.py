@@ -22,7 +22,7 @@ from axern.host import (
 )
 from axern.host.capabilities import ADMISSION_ONLY, DEGRADE, FAIL_STOP, Row
 from axern.host.process import boot_id
-from axern.runtime import memory_proof
+from axern.runtime import memory_proof, storage_proof
 from ledger.reservation import RUNTIMES
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -
             PROJECT_QUOTA,
             "the filestore enforces XFS project quotas",
             loss=FAIL_STOP,
-            probe=partial(_prove_quotas, layout.filestore),
+            probe=partial(storage_proof.prove_quota, layout),
             identity=partial(_quota_identity, layout.filestore),
         ),
         *(row for name in RUNTIMES for row in _of_runtime(name, layout, enforced=enforced)),
@@ -184,22 +184,13 @@ def _of_runtime(runtime: str, layout: Layout, *, enforced: bool) -> tuple[Row, .
             storage_limit_key(runtime),
             f"a storage limit stops a {runtime} sandbox",
             loss=ADMISSION_ONLY,
-            probe=partial(_unproved, storage_limit_key(runtime)),
+            probe=partial(storage_proof.prove, runtime, layout),
             identity=identity,
             needs=(OVERLAY_UPPER, PROJECT_QUOTA, runtime_key(runtime)),
             is_self_test=True,
             disabled=disabled,
         ),
     )
-
-
-def _unproved(key: str) -> str:
-    raise CapabilityMissing(f"this version can't prove {key}", syscall="probe")
-
-
-def _prove_quotas(filestore: str) -> str:
-    project_quota.require_enforced(filestore)
-    return f"{filestore} counts project quotas and enforces them"
 
 
 def _quota_identity(filestore: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from axern.errors import ProgramError
 from axern.host.cgroup_values import CgroupLimits
+
+if TYPE_CHECKING:
+    from axern.runtime.storage import Quota
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a program without a slash is looked for if the workload's environment has no PATH."""
@@ -19,8 +22,8 @@ class SandboxSpec:
     `env` is ordered, names are unique. `lane` chooses the host ids of a runc sandbox. Neither
     `argv` nor `env` may reach the ledger or a log. `user` is as
     `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
-    `storage_limit_bytes` is the hard limit of all it writes, None where none is enforced, `limits`
-    those of its control group, None where nothing of it is enforced.
+    `quota` limits what it writes and `limits` is what its control group holds, None where nothing
+    of it is enforced.
     """
 
     sandbox_id: str
@@ -34,7 +37,7 @@ class SandboxSpec:
     hostname: str
     user: str | None = None
     stdin: bool = False
-    storage_limit_bytes: int | None = None
+    quota: Quota | None = None
     limits: CgroupLimits | None = None
 
     @property

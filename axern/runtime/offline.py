@@ -22,6 +22,7 @@ from axern.runtime import (
     doctor,
     monitor,
     outcome,
+    quota_audit,
     record,
     remains,
     storage,
@@ -236,7 +237,13 @@ def _look(layout: Layout, ledger_dir: str) -> tuple[tuple[Finding, ...], int]:
         for row in snapshot.state.reservations()
     ]
     host = traces.Host(layout).all_traces(entry.row.id for entry in entries)
-    return doctor.examine(entries, host, ledger_dir), snapshot.generation
+    rows = [entry.row for entry in entries]
+    quotas = quota_audit.examine(
+        rows,
+        (row.lane for row in rows if row.lane is not None),
+        quota_audit.look(layout.filestore),
+    )
+    return (*doctor.examine(entries, host, ledger_dir), *quotas), snapshot.generation
 
 
 def require_root(what: str) -> None:

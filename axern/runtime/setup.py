@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from axern.errors import CapabilityMissing
 from axern.host import loop_file, mounts, project_quota
 from axern.host.filestore import secure_folder
+from axern.runtime import storage
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
 from ledger.units import format_bytes
@@ -60,6 +61,7 @@ def set_up(settings: Settings, size_bytes: int | None) -> Filestore:
         if made:
             _make(layout, size_bytes)
         project_quota.require_enforced(layout.filestore)
+        storage.clear_unheld(layout.filestore, ())  # without a daemon nothing is launched
         disk = os.statvfs(layout.filestore)
     has_image = os.path.lexists(layout.filestore_image)
     return Filestore(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.errors import QuotaError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 FIRST_PROJECT = 0x70000000
 """Far above the ids that container engines count up from 1 or a million."""
+PROOF_PROJECT = FIRST_PROJECT + LANES
+"""The one that no lane has: for proofs that limits hold."""
 _FEWEST_INODES = 1024
 _BYTES_PER_INODE = 4096
 _LEAST_BLOCK_BYTES = 4096
@@ -36,6 +39,14 @@ _BACK_OFF_START_S = 0.001
 _BACK_OFF_LIMIT_S = 0.1
 _MOST_SLACK_BYTES = 1024**2
 _SLACK_PART = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The project that holds all that a sandbox writes, and its hard limit as it was asked for."""
+
+    project: int
+    limit_bytes: int
 
 
 def project_id(lane: int) -> int:
@@ -67,20 +78,20 @@ def limit(spec: SandboxSpec, paths: SandboxPaths) -> None:
         CapabilityMissing: The filestore has no project quotas.
         QuotaError: Something on the filestore has this project already, or the kernel refused.
     """
-    if spec.storage_limit_bytes is None:
+    if spec.quota is None:
         return
-    filestore, project = os.path.dirname(paths.store), project_id(spec.lane)
+    filestore, project = os.path.dirname(paths.store), spec.quota.project
     project_quota.require_enforced(filestore)
     found = project_quota.read(filestore, project)
     if found is not None and found.is_used:
         raise QuotaError(
-            f"project {project} of lane {spec.lane} is in use on {filestore} by something else: "
-            f"{found.used_bytes} bytes, {found.used_inodes} inodes",
+            f"project {project}, which is to be this sandbox's, is used by something else on "
+            f"{filestore}: {found.used_bytes} bytes, {found.used_inodes} inodes",
             syscall="Q_XGETQUOTA",
             path=filestore,
             hint="the lane is passed over from now on; find what it is: axern reservations doctor",
         )
-    limits = limits_of(spec.storage_limit_bytes, block_bytes(filestore))
+    limits = limits_of(spec.quota.limit_bytes, block_bytes(filestore))
     project_quota.set_limits(filestore, project, limits)
 
 
@@ -90,8 +101,8 @@ def enter(spec: SandboxSpec, paths: SandboxPaths) -> None:
     Raises:
         QuotaError: The kernel refused.
     """
-    if spec.storage_limit_bytes is not None:
-        project_quota.set_project(paths.store, project_id(spec.lane))
+    if spec.quota is not None:
+        project_quota.set_project(paths.store, spec.quota.project)
 
 
 def verify(spec: SandboxSpec, paths: SandboxPaths) -> None:
@@ -100,9 +111,9 @@ def verify(spec: SandboxSpec, paths: SandboxPaths) -> None:
     Raises:
         QuotaError: One is not, or the record has other limits.
     """
-    if spec.storage_limit_bytes is None:
+    if spec.quota is None:
         return
-    project = project_id(spec.lane)
+    project = spec.quota.project
     for folder in (paths.store, paths.upper, paths.work, paths.overlay):
         if not os.path.lexists(folder):
             continue
@@ -113,7 +124,7 @@ def verify(spec: SandboxSpec, paths: SandboxPaths) -> None:
                 syscall="FS_IOC_FSGETXATTR",
                 path=folder,
             )
-    limits = limits_of(spec.storage_limit_bytes, block_bytes(paths.store))
+    limits = limits_of(spec.quota.limit_bytes, block_bytes(paths.store))
     record = project_quota.read(paths.store, project)
     if record is None or record.limits != limits or not record.is_used:
         raise QuotaError(
@@ -123,22 +134,25 @@ def verify(spec: SandboxSpec, paths: SandboxPaths) -> None:
         )
 
 
-def limit_of(row: Reservation) -> int | None:
-    """Return the storage limit in bytes that is enforced for *row*, or None."""
-    return row.limits.ephemeral_storage_bytes if row.enforced else None
+def quota_of(row: Reservation) -> Quota | None:
+    """Return what holds the writes of the sandbox of *row*, or None where nothing is enforced."""
+    limit_bytes = row.limits.ephemeral_storage_bytes
+    if not row.enforced or row.lane is None or limit_bytes is None:
+        return None
+    return Quota(project_id(row.lane), limit_bytes)
 
 
 def project_for(row: Reservation) -> int | None:
     """Return the project that the sandbox of *row* has, or None where nothing is enforced."""
-    is_limited = row.lane is not None and limit_of(row) is not None
-    return project_id(row.lane or 0) if is_limited else None
+    quota = quota_of(row)
+    return quota.project if quota else None
 
 
 def found_on(store: str) -> int | None:
-    """Return the project of a sandbox's folder if it is one of a lane, else None."""
+    """Return the project of a sandbox's folder if it is one of ours, else None."""
     with contextlib.suppress(QuotaError):
         found = project_quota.project_of(store)
-        return found if FIRST_PROJECT <= found < FIRST_PROJECT + LANES else None
+        return found if FIRST_PROJECT <= found <= PROOF_PROJECT else None
     return None
 
 
@@ -188,12 +202,9 @@ def clear_unheld(filestore: str, held: Iterable[int]) -> int:
 
     Only while nothing is launched: a launch sets the limits before there is any use.
     """
-    holders = set(held)
-    idle = [
-        project.id
-        for lane, project in lanes(filestore).items()
-        if lane not in holders and not project.is_used
-    ]
+    holders = {project_id(lane) for lane in held}
+    ours = project_quota.projects(filestore, FIRST_PROJECT, LANES + 1)
+    idle = [each.id for each in ours if each.id not in holders and not each.is_used]
     for project in idle:
         project_quota.set_limits(filestore, project, NOTHING)
     return len(idle)

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -21,6 +22,7 @@ from axern.records import Unpacker
 from axern.runtime import launch, monitor, output, teardown, template
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
+from axern.runtime.storage import Quota, project_id
 from axern.runtime.teardown import Evidence
 from ledger.resources import OptionalResources, Resources
 
@@ -55,6 +57,8 @@ class Lab:
         rootfs_readonly: bool = False,
         env: tuple[tuple[str, str], ...] = (),
         cwd: str = "/",
+        user: str | None = None,
+        limit_bytes: int | None = None,
     ) -> SandboxSpec:
         """Return a new sandbox; its lane is its number, so that neighbours differ."""
         spec = SandboxSpec(
@@ -65,8 +69,10 @@ class Lab:
             cwd=cwd,
             rootfs=rootfs or self.rootfs,
             rootfs_readonly=rootfs_readonly,
-            lane=len(self.made),
+            lane=(lane := len(self.made)),
             hostname="lab",
+            user=user,
+            quota=None if limit_bytes is None else Quota(project_id(lane), limit_bytes),
         )
         self.made.append(spec)
         return spec
@@ -118,7 +124,8 @@ class Lab:
 
     def bury(self, spec: SandboxSpec) -> Evidence:
         """Bury a sandbox."""
-        return teardown.bury(spec.runtime, self.layout, spec.sandbox_id)
+        project = spec.quota.project if spec.quota else None
+        return teardown.bury(spec.runtime, self.layout, spec.sandbox_id, project)
 
     def finish(self, spec: SandboxSpec) -> Outcome:
         """Wait for the exit, read the outputs, bury."""
@@ -192,7 +199,17 @@ def digest_tree(top: str) -> str:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    """Yield a lab; afterwards bury what the test left to it, and prove that nothing is left."""
+    """Yield a lab; see `made_lab`."""
+    with made_lab(lambda _: None) as lab:
+        yield lab
+
+
+@contextmanager
+def made_lab(before: Callable[[Layout], None]) -> Iterator[Lab]:
+    """Yield a lab; afterwards bury what the test left to it, and prove that nothing is left.
+
+    *before* is called before the layout's folders are made.
+    """
     base = tempfile.mkdtemp(prefix="axern-test-")
     run_dir = tempfile.mkdtemp(prefix="axern-test-", dir=VOLATILE)
     for folder in (base, run_dir):
@@ -205,6 +222,7 @@ def lab() -> Iterator[Lab]:
         cgroup_root=f"axern-test-{os.getpid()}-{secrets.token_hex(4)}",
         hierarchies=cgroup.find_hierarchies(),
     )
+    before(layout)
     layout.prepare()
     lab = Lab(layout, template.make_busybox(layout.templates).rootfs)
     try:

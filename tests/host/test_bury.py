@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from axern.errors import NotProvedGone
 from axern.host import mounts
 from axern.runtime import launch, monitor, teardown
 from axern.runtime.oci import SandboxSpec
-from ledger.errors import AxernError
 from tests.host.conftest import Lab, wait_until
+from tests.host.killing import kill_inside_create
 
 pytestmark = pytest.mark.host
 
@@ -192,15 +191,7 @@ def test_a_runtime_killed_inside_create_leaves_nothing(lab: Lab, runtime: str) -
     chance = random.Random(4711)
     for _ in range(KILLS):
         spec = lab.spec(runtime, "true")
-        wall = lab.layout.sandbox(spec.sandbox_id).wall
-        launching = threading.Thread(target=_launch_quietly, args=(lab, spec))
-        launching.start()
-        wait_until(lambda wall=wall: _is_creating(wall.pids()))  # type: ignore[misc]
-        time.sleep(chance.random() * {"runc": 0.03, "runsc": 0.12}[runtime])
-        for pid in wall.pids():
-            if _is_creating((pid,)):
-                os.kill(pid, signal.SIGKILL)
-        launching.join()
+        kill_inside_create(lab, spec, chance.random())
         lab.bury(spec)
     assert lab.leftovers() == []
 
@@ -236,23 +227,3 @@ def test_what_can_not_be_removed_is_named(lab: Lab, runtime: str) -> None:
         os.close(held_fd)
         teardown.REMOVE_TIMEOUT_S = patience_s
     assert lab.bury(spec).exit_code == 137
-
-
-def _launch_quietly(lab: Lab, spec: SandboxSpec) -> None:
-    """Launch with little patience: a monitor whose runtime was killed may wait for its orphan."""
-    try:
-        launch.create(spec, lab.layout, timeout_s=2)
-    except AxernError:
-        return
-
-
-def _is_creating(pids: tuple[int, ...]) -> bool:
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if b"create" in words:
-            return True
-    return False

@@ -1,0 +1,173 @@
+"""Proves on this very host that the filestore limits what is written, by hand and by sandboxes.
+
+Each proof is a real attempt to write more than the limit. All use one project id of their own, one
+after another, and begin by burying what a proof that was cut short has left.
+Source: docs/decisions/0018-storage.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from axern.errors import CapabilityMissing, FilestoreError, RuntimeFailure
+from axern.host import filestore, project_quota
+from axern.host.project_quota import Limits
+from axern.runtime import launch, monitor, storage, teardown, template
+from axern.runtime.oci import SandboxSpec
+from axern.runtime.storage import PROOF_PROJECT, Quota
+from ledger.reservation import LANES
+from ledger.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from axern.host.project_quota import Project
+    from axern.runtime.layout import Layout, SandboxPaths
+
+LIMIT_BYTES = 8 * 1024**2
+SLACK_BYTES = 1024**2
+"""How far from its limit a sandbox may be stopped; XFS charges some blocks of its own over it."""
+TIMEOUT_S = 30.0
+_CHUNK_BYTES = 64 * 1024
+_INODES = 1024
+_CHUNKS = 2 * LIMIT_BYTES // _CHUNK_BYTES
+_FILL = f"dd if=/dev/zero of=/fill bs={_CHUNK_BYTES} count={_CHUNKS} 2>/dev/null"
+_STOPPED = b"stopped by it"
+_SCRIPT = f"{_FILL} || echo {_STOPPED.decode()}; echo over; sleep 1000"
+_OVER = b"over"
+"""It stays until it is buried: what a runsc sandbox has written goes with its last process."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_POLL_S = 0.02
+
+
+def prove_quota(layout: Layout) -> str:
+    """Write over a limit on the filestore as root, who obeys no other limit, and return the proof.
+
+    Raises:
+        CapabilityMissing: There are no project quotas, or the write was not stopped.
+        HostError: It could not be told.
+    """
+    project_quota.require_enforced(layout.filestore)
+    limit = Limits(LIMIT_BYTES, _INODES)
+    with _folder(layout, "probe-quota") as folder:
+        project_quota.set_limits(folder, PROOF_PROJECT, limit)
+        project_quota.set_project(folder, PROOF_PROJECT)
+        _overfill(f"{folder}/fill")
+        _require_stopped("a write by root", project_quota.read(folder, PROOF_PROJECT))
+    return f"a write over {format_bytes(LIMIT_BYTES)} was stopped"
+
+
+def _overfill(path: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        for _ in range(_CHUNKS):
+            os.write(fd, bytes(_CHUNK_BYTES))
+    except OSError as err:
+        if err.errno not in _FULL:
+            raise FilestoreError(
+                f"cannot write {path}", syscall="write", path=path, errno=err.errno
+            ) from err
+    finally:
+        os.close(fd)
+
+
+def _require_stopped(what: str, found: Project | None) -> None:
+    """Do nothing if *found* was stopped by its limit, and only there.
+
+    Raises:
+        CapabilityMissing: It has more than its limit, or stopped long before it.
+    """
+    used = found.used_bytes if found else 0
+    if abs(used - LIMIT_BYTES) > SLACK_BYTES:
+        raise CapabilityMissing(
+            f"{what} with a limit of {LIMIT_BYTES} bytes has written {used}",
+            syscall="write",
+            hint="report this with the versions of the kernel and the runtime",
+        )
+
+
+@contextlib.contextmanager
+def _folder(layout: Layout, name: str) -> Iterator[str]:
+    """Yield a new folder on the filestore; before and afterwards nothing of it is there."""
+    path = f"{layout.filestore}/{name}"
+    _remove(path)
+    filestore.create_folder(path, mode=0o700)
+    try:
+        yield path
+    finally:
+        _remove(path)
+
+
+def _remove(path: str) -> None:
+    project = storage.found_on(path)
+    filestore.remove_tree(path)
+    if project is not None:
+        storage.clear(os.path.dirname(path), project)
+
+
+def prove(runtime: str, layout: Layout) -> str:
+    """Let a sandbox of *runtime* write more than its limit, and return how it was stopped.
+
+    Raises:
+        CapabilityMissing: It was not stopped, or ended well.
+        AxernError: It could not be told, such as for a runtime that does not answer.
+    """
+    spec = _spec(runtime, layout)
+    paths = layout.sandbox(spec.sandbox_id)
+    teardown.bury(runtime, layout, spec.sandbox_id, PROOF_PROJECT)
+    try:
+        launch.create(spec, layout, timeout_s=TIMEOUT_S)
+        launch.start(spec, layout, timeout_s=TIMEOUT_S)
+        told = _wait_told(runtime, paths)
+        found = project_quota.read(layout.filestore, PROOF_PROJECT)
+    finally:
+        teardown.bury(runtime, layout, spec.sandbox_id, PROOF_PROJECT)
+        monitor.discard_exit(paths)
+        shutil.rmtree(paths.run_folder, ignore_errors=True)
+    _require_stopped(f"a {runtime} sandbox", found)
+    if _STOPPED not in told:
+        raise CapabilityMissing(
+            f"a {runtime} sandbox wrote more than its limit and was told that all was well",
+            syscall="write",
+            hint=f"use another version of {runtime}",
+        )
+    used = found.used_bytes if found else 0
+    return f"stopped at {format_bytes(used)} of {format_bytes(LIMIT_BYTES)}"
+
+
+def _wait_told(runtime: str, paths: SandboxPaths) -> bytes:
+    """Return the log once the sandbox has said that its attempt is over, or has ended."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        ended = monitor.read_exit(paths) is not None
+        with open(paths.log, "rb") as file:
+            told = file.read()
+        if _OVER in told:
+            return told
+        if ended or time.monotonic() > deadline_s:
+            raise RuntimeFailure(
+                f"a {runtime} sandbox that should write more than its limit "
+                f"{'ended' if ended else f'did not come to it in {TIMEOUT_S:g} s'}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _spec(runtime: str, layout: Layout) -> SandboxSpec:
+    root = template.find(layout.templates, "busybox") or template.make_busybox(layout.templates)
+    return SandboxSpec(
+        sandbox_id=f"probe-storage-{runtime}",
+        runtime=runtime,
+        argv=("sh", "-c", _SCRIPT),
+        env=(),
+        cwd="/",
+        rootfs=root.rootfs,
+        rootfs_readonly=False,
+        lane=LANES - 1,
+        hostname="probe",
+        quota=Quota(PROOF_PROJECT, LIMIT_BYTES),
+    )
