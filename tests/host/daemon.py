@@ -23,7 +23,7 @@ from axern.runtime.configured import layout_of
 from axern.runtime.layout import Layout
 from tests.host.conftest import VOLATILE, Lab, command_lines, wait_until
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 300.0
 
 
 @dataclass(slots=True)

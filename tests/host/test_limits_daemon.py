@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from axern.errors import CapabilityMissing
 from axern.host import cgroup_files, cgroup_tree
+from tests.conftest import LONG
 from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 from tests.host.test_limits import BOMB, HOG, LIMIT_BYTES, MIB
@@ -20,6 +22,9 @@ from tests.host.test_limits import BOMB, HOG, LIMIT_BYTES, MIB
 pytestmark = [pytest.mark.host, pytest.mark.timeout(3600)]
 
 PROOF_LIMIT_S = 600.0
+ENDINGS = 200 if LONG else 20
+RUNTIMES = ("runc", "runsc") if LONG else ("runc",)
+"""Emulated, an idle gVisor takes a core."""
 KEYS = ("limit/memory/runc", "limit/memory/runsc", "limit/cpu", "limit/pids")
 SLEEP = ("sleep", "1000")
 SMALL = ("--request-cpu", "10m", "--request-memory", "16MiB", "--rootfs-readonly")
@@ -105,7 +110,7 @@ def test_a_daemon_that_dies_on_the_way_gives_the_same_verdict(stage: DaemonLab) 
 
 def test_memory_in_use_refuses_what_promises_alone_would_admit(stage: DaemonLab) -> None:
     node = stage.request("GET", "/v2/node")["node"]
-    rooms = {row["dimension"]: row for row in node["dimensions"]}
+    rooms = {row["name"]: row for row in node["dimensions"]}
     room = rooms["memory_bytes"]["effective_allocatable"]
     wall = stage.layout.root.child("sandboxes")
     assert cgroup_files.read_number(wall, "memory.max") == room // 4096 * 4096
@@ -145,3 +150,38 @@ def test_a_workload_may_ask_to_lose_one_process_only(stage: DaemonLab) -> None:
     assert (code, ended["exit_code"]) == (3, 3)
     assert ended["diagnostic_code"] == "memory-limit-exceeded"
     assert ended["message"].endswith("killed 1 of its processes")
+
+
+KINDS = {
+    "ended": ("true",),
+    "failed": ("sh", "-c", "exit 3"),
+    "missing": ("/no/such/program",),
+    "out of memory": HOG,
+    "killed": SLEEP,
+    "deaf": ("sh", "-c", "trap '' TERM; while :; do sleep 1; done"),
+    "forking": ("sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait"),
+}
+"""How sandboxes end; the last three only when they are told to."""
+AT_A_TIME = 5
+
+
+def test_however_they_end_nothing_is_left(stage: DaemonLab) -> None:
+    """Also no control group that the kernel keeps: its own count of them is as before."""
+    root = stage.layout.root
+    before = cgroup_files.read_counters(root, "cgroup.stat")["nr_descendants"]
+    kinds = [kind for _ in range(ENDINGS // len(KINDS)) for kind in KINDS]
+    plan = list(zip(itertools.cycle(RUNTIMES), kinds))
+    for first in range(0, len(plan), AT_A_TIME):
+        batch = plan[first : first + AT_A_TIME]
+        ids = [
+            detach(stage, runtime, "--limit-memory", "128MiB", "--", *KINDS[kind])
+            for runtime, kind in batch
+        ]
+        for run_id, (_, kind) in zip(ids, batch, strict=True):
+            if kind in ("killed", "deaf", "forking"):
+                stage.wait_status(run_id, "running", limit_s=900)
+                stage.request("DELETE", f"/v2/runs/{run_id}?grace_ms=500")
+            stage.wait_status(run_id, "succeeded", "failed", "cancelled", limit_s=900)
+    stage.wait_empty(300)
+    assert stage.leftovers() == []
+    assert cgroup_files.read_counters(root, "cgroup.stat")["nr_descendants"] == before
