@@ -51,5 +51,6 @@ class NodeService:
     async def _stand(self, operation: Operation) -> Json:
         await self._parts.committer.submit(operation)
         answer = standing_view(self._parts.ledger.state, self._parts.node_id)
-        _log.info("the node is %s: %s", answer["standing"]["state"], answer["standing"]["reason"])
+        state, reason = answer["standing"]["state"], answer["standing"]["reason"]
+        _log.info("the node is %s%s", state, f": {reason}" if reason else "")
         return answer

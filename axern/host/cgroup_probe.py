@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from axern.errors import CapabilityMissing
 from axern.host.cgroup import Cgroup, remove_folder
 from axern.host.cgroup_files import apply
-from axern.host.cgroup_tree import SANDBOXES, prepare
+from axern.host.cgroup_tree import SANDBOXES, prepare, require_controller
 from axern.host.cgroup_values import (
     CPU_MAX,
     CPU_WEIGHT,
@@ -44,27 +44,28 @@ def memory(root: Cgroup) -> str:
         HostError: It could not be told.
     """
     _require_events_of_children()
-    with _group(root) as group:
+    with _group(root, "memory") as group:
         apply(group, _MEMORY)
     return f"memory.max, swap.max, low, high and oom.group were read back in {group.folder}"
 
 
 def cpu(root: Cgroup) -> str:
     """Prove that CPU weights and caps are taken below *root*; as `memory`."""
-    with _group(root) as group:
+    with _group(root, "cpu") as group:
         apply(group, _CPU)
     return f"cpu.weight and cpu.max were read back in {group.folder}"
 
 
 def pids(root: Cgroup) -> str:
     """Prove that a cap on tasks is taken below *root*; as `memory`."""
-    with _group(root) as group:
+    with _group(root, "pids") as group:
         apply(group, _PIDS)
     return f"pids.max was read back in {group.folder}"
 
 
 @contextmanager
-def _group(root: Cgroup) -> Iterator[Cgroup]:
+def _group(root: Cgroup, controller: str) -> Iterator[Cgroup]:
+    require_controller(root, controller)  # before all of them, so that each is told of itself
     prepare(root)
     group = root.child(SANDBOXES).child(_PROBE)
     group.create()

@@ -84,6 +84,18 @@ def share_out(group: Cgroup) -> None:
                     write_at(folder_fd, ENABLED, f"+{name}")
 
 
+def require_controller(root: Cgroup, controller: str) -> None:
+    """Do nothing if the mount that *root* is in has *controller*.
+
+    Raises:
+        CapabilityMissing: It has not; the message says where it is.
+    """
+    mount = next(_ancestors(root))
+    with open_folder(mount.folder) as folder_fd:
+        if controller not in read_at(folder_fd, AVAILABLE).split():
+            raise _absent(mount, controller)
+
+
 def identity(root: Cgroup) -> str:
     """Name the folder of all sandboxes and what is enabled there; cheap, changes nothing."""
     group = root.child(SANDBOXES)

@@ -96,8 +96,10 @@ def require_enforced(folder: str) -> None:
         with _opened(folder) as fd:
             _quotactl(fd, Q_XGETQSTATV, 0, request)
     except OSError as err:
-        why = "its file system is no XFS, or the kernel has no quotas for XFS (CONFIG_XFS_QUOTA)"
-        if err.errno not in _NO_QUOTA_HERE:
+        why = "its file system is no XFS, or is mounted without the option prjquota"
+        if kernel_lacks_quotas():
+            why = "this kernel has no quotas for XFS (CONFIG_XFS_QUOTA)"
+        elif err.errno not in _NO_QUOTA_HERE:
             why = "its file system can't be asked for project quotas"
         raise _missing(folder, why, err.errno) from err
     flags = _QSTATV.unpack(request)[2]
@@ -112,9 +114,19 @@ def _missing(folder: str, why: str, number: int | None) -> CapabilityMissing:
         syscall="quotactl_fd",
         path=folder,
         errno=number,
-        hint="axern node setup --filestore-size SIZE makes an XFS file with them, "
+        hint="boot a kernel that has CONFIG_XFS_QUOTA"
+        if kernel_lacks_quotas()
+        else "axern node setup --filestore-size SIZE makes an XFS file with them, "
         "or mount an XFS with prjquota there",
     )
+
+
+def kernel_lacks_quotas() -> bool:
+    """Tell whether XFS is there and certainly has no quotas; without XFS nobody can tell yet.
+
+    Source: Linux, fs/xfs/xfs_stats.c, xfs_init_procfs.
+    """
+    return os.path.isdir("/proc/fs/xfs") and not os.path.exists("/proc/fs/xfs/xqm")
 
 
 def project_of(path: str) -> int:

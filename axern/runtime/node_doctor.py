@@ -159,7 +159,8 @@ def of_capabilities(
         if item.code == DEPENDENCY_UNAVAILABLE:
             missing = next(need for need in table[item.key].needs if need not in present)
             said, remedy = f"needs {missing}", f"see {missing}"
-        yield Check(item.key, status, item.code, f"{item.title}: {said}", remedy)
+        told = said if said.startswith(item.title) else f"{item.title}: {said}"
+        yield Check(item.key, status, item.code, told, remedy)
 
 
 def _essential(settings: Settings, rows: dict[str, Row]) -> frozenset[str]:

@@ -41,10 +41,10 @@ def test_the_exit_code_is_that_of_the_worst_check(
     assert answer == {"checks": checks, "generation": 41, "source": "daemon"}
 
 
-def test_a_line_a_check_with_its_remedy(axern: Axern, fake: FakeDaemon) -> None:
-    fake.checks = [FINE, DOUBTFUL]
+def test_a_line_a_check_and_each_remedy_once(axern: Axern, fake: FakeDaemon) -> None:
+    needing = LACKING | {"code": "dependency-unavailable", "remedy": "see limit/pids"}
+    fake.checks = [FINE, DOUBTFUL, DOUBTFUL | {"check": "holes/two"}, needing]
     lines = axern.run("node", "doctor").stdout.decode().splitlines()
-    assert lines[0].split() == ["CHECK", "STATUS", "CODE", "MESSAGE", "REMEDY"]
+    assert lines[0].split() == ["CHECK", "STATUS", "CODE", "MESSAGE"]
     assert lines[1].split()[:3] == ["runtime/runc", "ok", "available"]
-    assert lines[1].endswith(" -")
-    assert lines[2].endswith(" upgrade runc")
+    assert lines[5:] == ["", "remedy: upgrade runc", "for:    holes/runc, holes/two"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from axern.cli.actions import offline
-from axern.cli.output import ABSENT, put_json, visible
+from axern.cli.output import put, put_fields, put_json, visible
 from axern.cli.table import Column, put_table
 from axern.errors import DaemonUnreachable
 from ledger.errors import PermissionDenied
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+_DEPENDENCY_UNAVAILABLE = "dependency-unavailable"
 _EXIT_CODES = {"ok": 0, "absent": 0, "warning": 1}
 
 
@@ -36,25 +37,22 @@ def doctor(where: Where, *, probe: bool, output: str) -> int:
 
 
 def _put(checks: list[Json]) -> None:
+    """Print a line for each check, and below them each remedy once, with the checks it is for."""
     put_table(
-        (
-            "CHECK",
-            Column("STATUS", status=True),
-            "CODE",
-            Column("MESSAGE", "fold", least=24),
-            Column("REMEDY", "fold", least=16),
-        ),
+        ("CHECK", Column("STATUS", status=True), "CODE", Column("MESSAGE", "fold", least=24)),
         [
-            (
-                check["check"],
-                check["status"],
-                check["code"],
-                visible(check["message"]),
-                visible(check["remedy"] or "") or ABSENT,
-            )
+            (check["check"], check["status"], check["code"], visible(check["message"]))
             for check in checks
         ],
     )
+    remedies: dict[str, list[str]] = {}
+    for check in checks:
+        # What only lacks another capability is mended with that one.
+        if check["remedy"] and check["code"] != _DEPENDENCY_UNAVAILABLE:
+            remedies.setdefault(check["remedy"], []).append(check["check"])
+    for remedy, names in remedies.items():
+        put("")
+        put_fields([("remedy", visible(remedy)), ("for", ", ".join(names))])
 
 
 def _alone(where: Where, reason: DaemonUnreachable) -> Json:
