@@ -23,7 +23,7 @@ from axern.runtime.oci import SandboxSpec
 from tests.conftest import LONG
 from tests.host.conftest import Lab, wait_until
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.host, pytest.mark.machine, pytest.mark.timeout(3600)]
 
 MIB = 1024**2
 LIMIT_BYTES = 128 * MIB

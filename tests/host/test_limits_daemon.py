@@ -19,7 +19,7 @@ from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 from tests.host.test_limits import BOMB, HOG, LIMIT_BYTES, MIB
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.host, pytest.mark.machine, pytest.mark.timeout(3600)]
 
 PROOF_LIMIT_S = 600.0
 ENDINGS = 200 if LONG else 20

@@ -22,7 +22,7 @@ from tests.conftest import LONG
 from tests.host.conftest import wait_until
 from tests.tidy.sources import ROOT
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.host, pytest.mark.machine, pytest.mark.timeout(3600)]
 UNITS = ("axernd.socket", "axernd.service")
 SYSTEM = Path("/usr/local/lib/systemd/system")
 DROP_IN = Path("/run/systemd/system/axernd.service.d")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 from axern.api.client import Client
-from axern.errors import DaemonUnreachable
 
 UNIT = "axernd.service"
 SOCKET = "/run/axern/axernd.sock"
 AXERN = "/usr/local/bin/axern"
 LIMIT_S = 300.0
-MIB = 1024**2
 
 
 def ask(path: str) -> Any:
@@ -34,15 +31,6 @@ def reservations() -> list[dict[str, Any]]:
     """Return the ledger's entries as the daemon tells them."""
     found: list[dict[str, Any]] = ask("/v2/reservations")["reservations"]
     return found
-
-
-def answers() -> bool:
-    """Say whether the daemon answers."""
-    try:
-        ask("/v2/health")
-    except DaemonUnreachable:
-        return False
-    return True
 
 
 def axern(*words: str) -> str:
@@ -77,18 +65,6 @@ def systemctl(*words: str) -> str:
 def shown(name: str) -> str:
     """Return a property of the unit."""
     return systemctl("show", "--value", "-p", name, UNIT)
-
-
-def limit_files() -> dict[str, str]:
-    """Return what stands in each limit of each sandbox's control groups."""
-    found = {}
-    for folder, _, names in os.walk(f"/sys/fs/cgroup{shown('ControlGroup')}/sandboxes"):
-        for name in names:
-            if name in {"memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"}:
-                path = f"{folder}/{name}"
-                with open(path, encoding="ascii") as file:
-                    found[path] = file.read()
-    return found
 
 
 def wait_for(holds: Callable[[], bool], limit_s: float = LIMIT_S) -> None:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.vm.guest import Guest, GuestDied
+from tests.vm.guest import WORKTREE, Guest, GuestDied
 from tests.vm.image import obtain
 from tests.vm.installed import make_disk
 from tests.vm.recipe import ROOT
@@ -34,7 +34,11 @@ TESTS_LIMIT_S = 3300 if LONG else 900
 """For all tests of one boot."""
 
 RESULTS = "/var/lib/axern-vm"
-LEAVE = f"/opt/tests/bin/python -m tests.machine.leave {RESULTS}/left.json"
+UNITS = "axernd.socket axernd.service"
+LEAVE = (
+    f"cd {WORKTREE} && systemctl start {UNITS} && "
+    f"/opt/tests/bin/python -m tests.machine.leave {RESULTS}/left.json"
+)
 SETTLE = "systemctl is-system-running --wait"
 
 
@@ -153,6 +157,8 @@ def main(argv: list[str]) -> int:
         end_with(int(argv[1]))
     logs = Path(argv[0]).resolve()
     logs.mkdir(parents=True, exist_ok=True)
+    for old in (*logs.glob("junit-*.xml"), logs / "result"):
+        old.unlink(missing_ok=True)
     try:
         result = run_job(logs)
     except BaseException as error:
