@@ -274,9 +274,10 @@ class Guest:
         Raises:
             GuestDied: It failed.
         """
-        code = self.ssh(command).returncode
-        if code != 0:
-            raise GuestDied(f"`{command}` ended with {code}: see {self.serial_log}")
+        done = self.ssh(f"{{ {command}; }} 2>&1", stdout=subprocess.PIPE)
+        if done.returncode != 0:
+            said = done.stdout.decode(errors="replace")
+            raise GuestDied(f"`{command}` ended with {done.returncode}: {said}{self.serial_log}")
 
     def qmp(self, command: str) -> None:
         """Tell QEMU something: `system_reset`, `system_powerdown`, `quit`."""

@@ -10,26 +10,15 @@ import pytest
 
 from tests.vm.guest import Guest, GuestDied
 from tests.vm.image import obtain
-from tests.vm.job import MARK
-from tests.vm.recipe import ROOT
+from tests.vm.job import modules
 from tests.vm.results import Results, read_results
-
-
-def modules() -> list[str]:
-    """Return the modules that have tests for the machine."""
-    return [
-        f"tests.{path.parent.name}.{path.stem}"
-        for folder in ("host", "machine")
-        for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
-        if MARK in path.read_text(encoding="utf-8")
-    ]
 
 
 @pytest.mark.vm_job
 @pytest.mark.timeout(6000)
 @pytest.mark.parametrize("module", modules())
 def test_in_the_machine(module: str, results: Results) -> None:
-    complaint = results.complaint(module)
+    complaint = results.complaint(module.removesuffix(".py").replace("/", "."))
     assert not complaint, complaint
 
 
