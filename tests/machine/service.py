@@ -49,7 +49,7 @@ def axern(*words: str) -> str:
 
 def detach(runtime: str, *argv: str) -> str:
     """Start a small sandbox with a memory limit, detached, and return its run's id."""
-    held = ("--request-cpu", "10m", "--request-memory", "32MiB", "--limit-memory", "32MiB")
+    held = ("--request-cpu", "10m", "--request-memory", "128MiB", "--limit-memory", "128MiB")
     return axern("run", "--detach", "--runtime-class", runtime, *held, "--", *argv)
 
 
