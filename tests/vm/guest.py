@@ -42,7 +42,9 @@ KERNEL_WORDS = (
     # Given, or each machine would go through a first boot, which takes twice as long.
     "systemd.machine_id=5f1c9e3a7b2d4c60a8e4d1f09b6c2e87 "
     # An emulated processor tests and mitigates slowly, and tells of units that nothing here needs.
-    "mitigations=off cryptomgr.notests audit=0"
+    "mitigations=off cryptomgr.notests audit=0 "
+    # Elsewhere this is a static device node, one of many whose making is left out.
+    "modules_load=loop"
 )
 
 
