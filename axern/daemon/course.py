@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from axern.daemon import launcher
 from axern.daemon.crew import Crew
 from axern.daemon.deadline import Deadlines
+from axern.daemon.limit_hits import LimitHits
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
@@ -75,14 +76,22 @@ class Course:
         self._clock = clock
         self._closing = False
         self._deadlines = Deadlines(ledger, clock, settings.stop_grace_ms)
+        self._hits = LimitHits(layout.filestore)
 
     def close(self) -> None:
         """Begin no launch from now on; the next daemon does."""
         self._closing = True
 
+    async def leave(self) -> None:
+        """Wait for the crew, and hear nothing any more."""
+        await self.crew.leave()
+        self._hits.close()
+
     async def run(self, life: Life) -> None:
         """Live *life* to its end."""
         reservation = self._reservation(life)
+        if storage.project_for(reservation) is not None:
+            self._hits.listen()
         if reservation.phase == STOPPING:
             grace_ms = self._settings.stop_grace_ms
             reason = reservation.reason or USER_CANCELLED
@@ -121,6 +130,7 @@ class Course:
             failpoint("launch.starting")
             try:
                 sandbox = launcher.sandbox_spec(spec, reservation, self._layout.filestore)
+                self._hits.take(storage.project_for(reservation))  # an earlier one's
                 call = (sandbox, self._layout, self._settings)
                 created = await self.crew.launch(launcher.create, *call)
                 if life.must_stop():
@@ -330,7 +340,8 @@ class Course:
             outcome = self._ended(life, ended) if ended else ending.failed("it ended unseen")
         paths = self._layout.sandbox(reservation.id)
         await self.crew.do(segments.doubt_if_full, paths.log)
-        outcome = await self._insist(life, verdict.judged, outcome, paths, reservation)
+        hit = self._hits.take(storage.project_for(reservation))
+        outcome = await self._insist(life, verdict.judged, outcome, paths, reservation, hit)
         written = record.of(outcome, reservation.started_wall_ms, wall_ms())
         await self._insist(life, self._runs.save_exit, reservation.id, written)
 

@@ -92,7 +92,7 @@ class Lives:
             await asyncio.wait(waits, timeout=timeout_s)
         for task in (*waits, *(life.task for life in self._lives.values() if life.task)):
             task.cancel()
-        await self._course.crew.leave()
+        await self._course.leave()
 
     async def _guarded(self, life: Life) -> None:
         try:

@@ -35,11 +35,17 @@ _BY_ITSELF = ("process-exited", "runtime-start-error")
 _log = logging.getLogger(__name__)
 
 
-def judged(outcome: Outcome, paths: SandboxPaths, row: Reservation) -> Outcome:
+def judged(
+    outcome: Outcome,
+    paths: SandboxPaths,
+    row: Reservation,
+    hit_storage: bool = False,  # noqa: FBT001, FBT002 - it is called through a list of arguments
+) -> Outcome:
     """Return *outcome*, as that of a limit where the kernel tells that it was the cause.
 
     What ended well, or because it was asked to, stays as it is. A group or a quota record that is
-    gone, as after a reboot, or that can't be read, tells nothing.
+    gone, as after a reboot, or that can't be read, tells nothing. *hit_storage* is whether the
+    kernel has told that the storage limit was hit.
     """
     if outcome.diagnostic_code not in _BY_ITSELF:
         return outcome
@@ -55,15 +61,15 @@ def judged(outcome: Outcome, paths: SandboxPaths, row: Reservation) -> Outcome:
     except HostError as error:
         _log.warning("%s: %s", paths.store, error)
         return outcome
-    return outcome if found is None else of_usage(outcome, found)
+    return outcome if found is None else of_usage(outcome, found, hit=hit_storage)
 
 
-def of_usage(outcome: Outcome, found: Project) -> Outcome:
-    """Return *outcome* in the light of what the sandbox had written when it ended; pure.
+def of_usage(outcome: Outcome, found: Project, *, hit: bool = False) -> Outcome:
+    """Return *outcome* in the light of a *hit* of the limit, and of what was in use at the end.
 
-    Usage tells, and no error of the workload's: that of a project quota is the one of a full disk.
+    Pure. No error of the workload's tells: that of a project quota is the one of a full disk.
     """
-    if not storage.is_full(found):
+    if not hit and not storage.is_full(found):
         return outcome
     used, limit = (
         format_short(amount, format_bytes) for amount in (found.used_bytes, found.limits.bytes)
@@ -71,8 +77,8 @@ def of_usage(outcome: Outcome, found: Project) -> Outcome:
     return replace(
         outcome,
         diagnostic_code=STORAGE_LIMIT_EXCEEDED,
-        message=f"out of storage: {used} of {limit} and {found.used_inodes} of "
-        f"{found.limits.inodes} files and folders were in use when it failed",
+        message=f"out of storage: it hit its limit of {limit} and {found.limits.inodes} files "
+        f"and folders; {used} and {found.used_inodes} were in use when it had ended",
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from axern.errors import QuotaError
-from axern.host import inventory, project_quota
+from axern.host import inventory, project_quota, quota_events
 from axern.host.project_quota import Limits
 from axern.runtime import launch, storage, storage_proof
 from axern.runtime.oci import SandboxSpec
@@ -93,6 +93,19 @@ def test_no_way_to_write_passes_the_limit(lab: Lab, runtime: str, attempt: str) 
     assert taken <= LIMIT_BYTES + MIB
     assert lab.bury(spec).project == spec.quota.project if spec.quota else None
     assert gone(lab, spec)
+
+
+def test_the_kernel_tells_of_a_limit_that_was_hit(lab: Lab, runtime: str) -> None:
+    """Also where nothing is in use any more: of runsc, and where the workload has tidied up."""
+    events = quota_events.QuotaEvents()
+    try:
+        for script, hit in ((f"{FILL.format('fill')}; rm /fill; exit 3", True), ("exit 3", False)):
+            spec = lab.spec(runtime, "sh", "-c", script, limit_bytes=LIMIT_BYTES)
+            assert lab.run(spec).exit_code == 3
+            hits = events.hits(lab.layout.filestore)
+            assert hits == ({spec.quota.project} if hit and spec.quota else set())
+    finally:
+        events.close()
 
 
 def test_many_small_files_meet_the_bound_on_inodes(lab: Lab) -> None:
