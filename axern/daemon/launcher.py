@@ -47,6 +47,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> San
         lane=reservation.lane or 0,
         quota=storage.quota_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
+        gpu_device=reservation.gpu_device,
         limits=enforcement.limits_of(spec, filestore),
     )
 

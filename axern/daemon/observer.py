@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from axern.daemon import storage_facts
 from axern.daemon.memory_gate import MemoryGate
-from axern.host import inventory
+from axern.host import gpu, inventory
+from axern.runtime.capability_table import GPU
 from ledger.capacity import node_of
 from ledger.clock import Now
 from ledger.facts import Facts
@@ -67,6 +68,8 @@ class Observer:
             dedicated=storage_facts.is_dedicated(filestore),
         )
         settings = self._settings
+        present = self._capabilities().present()
+        gpus = tuple((device.uuid, device.memory_bytes) for device in gpu.known())
         node = node_of(
             Resources(
                 cpu_milli=capacity.cpu_milli,
@@ -84,13 +87,14 @@ class Observer:
                 ephemeral_storage_bytes=storage_reserve,
             ),
             settings.cpu_overcommit_ratio,
+            gpus if GPU in present else (),
         )
         in_use_bytes = self.memory.in_use_bytes(node)
         self._sequence += 1
         self.facts = Facts(
             sequence=self._sequence,
             observed_monotonic_ms=read_now().monotonic_ms,
-            capabilities=(*self._capabilities().present(), *self._with_value),
+            capabilities=(*present, *self._with_value),
             storage_free_bytes=stored.free_bytes if stored else None,
             storage_written_bytes=stored.written_bytes if stored else None,
             storage_reserve_bytes=storage_reserve if stored else 0,

@@ -16,7 +16,7 @@ from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
 from axern.daemon.runs import RunSpec
 from axern.failpoint import failpoint
 from axern.runtime import template
-from axern.runtime.capability_table import required_by
+from axern.runtime.capability_table import gpu_key, required_by
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
@@ -158,7 +158,9 @@ class RunService:
         """
         enforced = self._parts.is_enforced
         limits = resolved.limits if enforced else spec.limits
-        return (*required_by(runtime, limits, enforced=enforced), *sorted(set(require)))
+        device = (gpu_key(runtime),) if resolved.requests.gpu_memory_bytes else ()
+        needed = required_by(runtime, limits, enforced=enforced)
+        return (*needed, *device, *sorted(set(require)))
 
     async def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
         """Ask a run to end: SIGTERM, the grace, SIGKILL. One that has ended stays as it is.

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import resource
+from collections.abc import Sequence
 from typing import Any
 
 from axern.host import idmap
 from axern.host.cgroup_values import oci_resources
+from axern.host.gpu import DeviceNode
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
 from axern.runtime.user import Identity
@@ -53,17 +55,28 @@ READONLY_PATHS = (
     "/proc/sys",
     "/proc/sysrq-trigger",
 )
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+"""Names the one GPU of a sandbox; whatever the user says of it. Source: CUDA programming guide."""
+_DEVICE_MODE = 0o666
 _DEV_SHM_BYTES = 64 * 1024 * 1024
 
 
 def build(
-    spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool, identity: Identity | None = None
+    spec: SandboxSpec,
+    paths: SandboxPaths,
+    *,
+    maps_ids: bool,
+    identity: Identity | None = None,
+    devices: Sequence[DeviceNode] = (),
 ) -> dict[str, Any]:
     """Return the content of config.json for *spec*; with *maps_ids* in a user namespace.
 
-    Without an *identity* the workload is root, and the runtime finds its home.
+    Without an *identity* the workload is root, and the runtime finds its home. *devices* are the
+    nodes of its GPU, beside which it sees none.
     """
     env = dict(spec.env)
+    if spec.gpu_device is not None:
+        env[VISIBLE_DEVICES] = spec.gpu_device
     env.setdefault("PATH", DEFAULT_PATH)
     if identity is not None:
         env.setdefault("HOME", identity.home)
@@ -88,7 +101,7 @@ def build(
             ],
         },
         "mounts": _mounts(shows_limits=spec.limits is not None and maps_ids),
-        "linux": _linux(spec, paths, maps_ids=maps_ids),
+        "linux": _linux(spec, paths, devices, maps_ids=maps_ids),
     }
 
 
@@ -142,7 +155,9 @@ def _mounts(*, shows_limits: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _linux(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[str, Any]:
+def _linux(
+    spec: SandboxSpec, paths: SandboxPaths, devices: Sequence[DeviceNode], *, maps_ids: bool
+) -> dict[str, Any]:
     kinds = ["pid", "network", "ipc", "uts", "mount", "cgroup"]
     section: dict[str, Any] = {
         "cgroupsPath": f"/{paths.workload.path}",
@@ -150,7 +165,11 @@ def _linux(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[st
         "readonlyPaths": list(READONLY_PATHS),
         "rootfsPropagation": "private",
     }
-    if spec.limits is not None and (resources := oci_resources(spec.limits, spec.runtime)):
+    resources = oci_resources(spec.limits, spec.runtime) if spec.limits is not None else {}
+    if devices:
+        section["devices"] = [_device(node) for node in devices]
+        resources = resources | {"devices": [_device_rule(node) for node in devices]}
+    if resources:
         section["resources"] = resources
     if maps_ids:
         kinds.append("user")
@@ -163,6 +182,23 @@ def _linux(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) -> dict[st
         ]
         section |= {"uidMappings": mapping, "gidMappings": mapping}
     return section | {"namespaces": [{"type": kind} for kind in kinds]}
+
+
+def _device(node: DeviceNode) -> dict[str, Any]:
+    return {
+        "path": node.path,
+        "type": "c",
+        "major": node.major,
+        "minor": node.minor,
+        "fileMode": _DEVICE_MODE,
+        "uid": 0,
+        "gid": 0,
+    }
+
+
+def _device_rule(node: DeviceNode) -> dict[str, Any]:
+    """Return the rule that lets it be read and written, but made by nobody."""
+    return {"allow": True, "type": "c", "major": node.major, "minor": node.minor, "access": "rw"}
 
 
 def write(config: dict[str, Any], path: str) -> None:

@@ -14,6 +14,7 @@ from axern.errors import CapabilityMissing
 from axern.host import (
     cgroup_probe,
     cgroup_tree,
+    gpu,
     idmap,
     mounts,
     overlay_probe,
@@ -57,6 +58,11 @@ def memory_limit_key(runtime: str) -> str:
 def storage_limit_key(runtime: str) -> str:
     """Return the key of a storage limit that holds for *runtime*."""
     return f"limit/ephemeral-storage/{runtime}"
+
+
+def gpu_key(runtime: str) -> str:
+    """Return the key of a GPU that can be handed to a sandbox of *runtime*."""
+    return f"gpu/{runtime}"
 
 
 def required_by(runtime: str, limits: OptionalResources, *, enforced: bool) -> tuple[str, ...]:
@@ -112,8 +118,23 @@ def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -
             probe=_no_network,
             identity=boot_id,
         ),
+        *_of_gpu(),
         *(_of_extension(word) for word in extensions),
     )
+
+
+def _of_gpu() -> Iterator[Row]:
+    """Yield the devices, and to which runtime's sandboxes they can be handed."""
+    yield Row(GPU, "a GPU to reserve", loss=DEGRADE, probe=gpu.prove, identity=gpu.identity)
+    for runtime in RUNTIMES:
+        yield Row(
+            gpu_key(runtime),
+            f"a GPU inside a {runtime} sandbox",
+            loss=ADMISSION_ONLY,
+            probe=partial(_hand_over_gpu, runtime),
+            identity=boot_id,
+            needs=(GPU, runtime_key(runtime)),
+        )
 
 
 def _of_extension(word: str) -> Row:
@@ -205,6 +226,16 @@ def _programs_identity(*paths: str) -> str:
 
 def _describe_programs(*paths: str) -> str:
     return ", ".join(map(programs.described, paths))
+
+
+def _hand_over_gpu(runtime: str) -> str:
+    if runtime != "runc":
+        raise CapabilityMissing(
+            f"this version hands no devices to {runtime}",
+            syscall="probe",
+            hint="axern run --runtime-class runc",
+        )
+    return "its nodes are handed in, and no other device's"
 
 
 def _no_network() -> str:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 from axern.errors import CommandFailed, MonitorFailed
 from axern.failpoint import failpoint
-from axern.host import idmap
+from axern.host import gpu, idmap
 from axern.runtime import (
     bundle,
     command,
@@ -75,7 +75,10 @@ def create(
     rootfs.check_program(spec, paths)
     failpoint("launch.rootfs")
     identity = user.resolve(spec.user, paths.rootfs) if spec.user is not None else None
-    config = bundle.build(spec, paths, maps_ids=runtime.maps_ids, identity=identity)
+    devices = gpu.nodes_of(spec.gpu_device) if spec.gpu_device is not None else ()
+    config = bundle.build(
+        spec, paths, maps_ids=runtime.maps_ids, identity=identity, devices=devices
+    )
     bundle.write(config, paths.config)
     failpoint("launch.bundle")
     segments.begin(paths.log)

@@ -23,7 +23,7 @@ class SandboxSpec:
     `argv` nor `env` may reach the ledger or a log. `user` is as
     `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
     `quota` limits what it writes and `limits` is what its control group holds, None where nothing
-    of it is enforced.
+    of it is enforced. `gpu_device` is the UUID of its GPU.
     """
 
     sandbox_id: str
@@ -38,6 +38,7 @@ class SandboxSpec:
     user: str | None = None
     stdin: bool = False
     quota: Quota | None = None
+    gpu_device: str | None = None
     limits: CgroupLimits | None = None
 
     @property

@@ -38,6 +38,7 @@ HOMES = {
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon", "axern.runtime.record"),
     "psutil": ("axern.host.inventory",),
     "pydantic": ("axern.config", "axern.settings", "axern.api.schema"),
+    "pynvml": ("axern.host.gpu",),
     "pyroute2": ("axern.host.network",),
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),

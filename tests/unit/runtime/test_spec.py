@@ -13,6 +13,7 @@ from axern import failpoint
 from axern.errors import CommandFailed, ProgramNotExecutable, ProgramNotFound
 from axern.host.cgroup import Cgroup, Hierarchies
 from axern.host.cgroup_values import CgroupOptions, limits_of
+from axern.host.gpu import DeviceNode
 from axern.host.idmap import first_id
 from axern.runtime import bundle
 from axern.runtime.launch import runtime_for
@@ -170,3 +171,20 @@ def test_limits_are_told_to_runc_alone_and_shown_to_its_guest() -> None:
     config = bundle.build(spec, LAYOUT.sandbox(SPEC.sandbox_id), maps_ids=False)
     assert "resources" not in config["linux"]
     assert config["mounts"][-1]["destination"] == "/sys"
+
+
+def test_a_gpu_is_named_and_its_nodes_are_all_that_is_handed_in() -> None:
+    spec = replace(SPEC, gpu_device="GPU-a", env=(("CUDA_VISIBLE_DEVICES", "all"),))
+    nodes = (DeviceNode("/dev/nvidia0", 195, 0), DeviceNode("/dev/nvidiactl", 195, 255))
+    paths = LAYOUT.sandbox(SPEC.sandbox_id)
+    config = bundle.build(spec, paths, maps_ids=True, devices=nodes)
+    assert "CUDA_VISIBLE_DEVICES=GPU-a" in config["process"]["env"]
+    assert [each["path"] for each in config["linux"]["devices"]] == [node.path for node in nodes]
+    rules = config["linux"]["resources"]["devices"]
+    assert [(rule["major"], rule["minor"], rule["access"]) for rule in rules] == [
+        (195, 0, "rw"),
+        (195, 255, "rw"),
+    ]
+    assert all(rule["allow"] for rule in rules)
+    without = bundle.build(SPEC, paths, maps_ids=True)
+    assert "devices" not in without["linux"]
