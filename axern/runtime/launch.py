@@ -19,11 +19,12 @@ from axern.runtime import (
     storage,
     user,
 )
-from axern.runtime.layout import Layout
+from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.monitor import Created
 from axern.runtime.oci import Runtime, SandboxSpec
 from axern.runtime.runc import Runc
 from axern.runtime.runsc import Runsc
+from axern.runtime.user import Identity
 
 
 def runtime_for(name: str, layout: Layout) -> Runtime:
@@ -75,11 +76,7 @@ def create(
     rootfs.check_program(spec, paths)
     failpoint("launch.rootfs")
     identity = user.resolve(spec.user, paths.rootfs) if spec.user is not None else None
-    devices = gpu.nodes_of(spec.gpu_device) if spec.gpu_device is not None else ()
-    config = bundle.build(
-        spec, paths, maps_ids=runtime.maps_ids, identity=identity, devices=devices
-    )
-    bundle.write(config, paths.config)
+    _write_bundle(spec, paths, identity, maps_ids=runtime.maps_ids)
     failpoint("launch.bundle")
     segments.begin(paths.log)
     first_id = idmap.first_id(spec.lane) if runtime.maps_ids else 0
@@ -104,6 +101,14 @@ def create(
         monitor.hand_over_outputs(created, *host_ids)
     failpoint("launch.created")
     return created
+
+
+def _write_bundle(
+    spec: SandboxSpec, paths: SandboxPaths, identity: Identity | None, *, maps_ids: bool
+) -> None:
+    devices = gpu.nodes_of(spec.gpu_device) if spec.gpu_device is not None else ()
+    config = bundle.build(spec, paths, maps_ids=maps_ids, identity=identity, devices=devices)
+    bundle.write(config, paths.config)
 
 
 def start(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEOUT_S) -> None:
