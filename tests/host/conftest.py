@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from axern.errors import CapabilityMissing
 from axern.host import cgroup, cgroup_tree, filestore, mounts
 from axern.host.cgroup_values import CgroupOptions, limits_of
 from axern.records import Unpacker
@@ -239,14 +238,15 @@ def made_lab(before: Callable[[Layout], None]) -> Iterator[Lab]:
 
 @pytest.fixture
 def enforcing_lab(lab: Lab) -> Lab:
-    """Return a lab on a host whose kernel holds limits; skip elsewhere, and fail in the machine."""
-    try:
-        cgroup_tree.prepare(lab.layout.root)
-    except CapabilityMissing as error:
-        if "cgroup" in os.environ.get("AXERN_REQUIRE", "").split(","):
-            raise
-        pytest.skip(error.message)
+    """Return a lab whose control groups hold limits, as they do in the machine."""
+    cgroup_tree.prepare(lab.layout.root)
     return lab
+
+
+@pytest.fixture(params=["runc", pytest.param("runsc", marks=pytest.mark.long)])
+def quick_runtime(request: pytest.FixtureRequest) -> str:
+    """Run the test once with runc, in the long form with runsc too, which is slow emulated."""
+    return str(request.param)
 
 
 @pytest.fixture(params=["runc", "runsc"])

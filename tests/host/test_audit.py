@@ -22,7 +22,7 @@ from tests.host.test_limits import LIMIT_BYTES, MIB, write
 from tests.unit.daemon.rig import Rig, play
 from tests.unit.daemon.test_runs import spec_of
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.host, pytest.mark.machine, pytest.mark.timeout(1200)]
 
 LOST = "capability-enforcement-lost"
 

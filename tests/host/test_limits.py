@@ -80,10 +80,15 @@ def test_over_its_limit_all_of_a_sandbox_is_killed_and_nothing_else(
     assert lab.leftovers() == []
 
 
-def test_every_file_holds_what_was_asked_for(enforcing_lab: Lab, runtime: str) -> None:
+def test_every_file_holds_what_was_asked_for(enforcing_lab: Lab, quick_runtime: str) -> None:
     lab = enforcing_lab
     spec = lab.limited(
-        runtime, "sleep", "1000", memory_bytes=LIMIT_BYTES + 5, cpu_milli=1500, request_milli=2000
+        quick_runtime,
+        "sleep",
+        "1000",
+        memory_bytes=LIMIT_BYTES + 5,
+        cpu_milli=1500,
+        request_milli=2000,
     )
     lab.launch(spec)
     wall = lab.layout.sandbox(spec.sandbox_id).wall
@@ -97,7 +102,7 @@ def test_every_file_holds_what_was_asked_for(enforcing_lab: Lab, runtime: str) -
             "memory.high": "max",
             "cpu.max": "150000 100000",
             "cpu.weight": "200",
-            "pids.max": "512" if runtime == "runc" else "768",
+            "pids.max": "512" if quick_runtime == "runc" else "768",
         },
     )
 
@@ -118,11 +123,13 @@ def test_a_guest_sees_its_own_limit(enforcing_lab: Lab, runtime: str) -> None:
         assert int(ended.stdout.split()[1]) * 1024 <= LIMIT_BYTES
 
 
-def test_busy_sandboxes_share_a_core_by_their_requests(enforcing_lab: Lab, runtime: str) -> None:
+def test_busy_sandboxes_share_a_core_by_their_requests(
+    enforcing_lab: Lab, quick_runtime: str
+) -> None:
     lab = enforcing_lab
     busy = ("sh", "-c", "while :; do :; done")
     with one_core():
-        specs = [lab.limited(runtime, *busy, request_milli=milli) for milli in (1000, 3000)]
+        specs = [lab.limited(quick_runtime, *busy, request_milli=milli) for milli in (1000, 3000)]
         for spec in specs:
             lab.launch(spec)
     walls = [lab.layout.sandbox(spec.sandbox_id) for spec in specs]
@@ -149,12 +156,14 @@ def test_a_fork_bomb_stops_at_its_limit(enforcing_lab: Lab, runtime: str) -> Non
     assert lab.bury(spec).killed <= most
 
 
-def test_who_ignores_term_and_forks_is_gone_all_the_same(enforcing_lab: Lab, runtime: str) -> None:
+def test_who_ignores_term_and_forks_is_gone_all_the_same(
+    enforcing_lab: Lab, quick_runtime: str
+) -> None:
     lab = enforcing_lab
     script = "trap '' TERM; sleep 1000 & sleep 1000 & (trap '' TERM; sleep 1000) & wait; sleep 1000"
-    spec = lab.limited(runtime, "sh", "-c", script, memory_bytes=LIMIT_BYTES)
+    spec = lab.limited(quick_runtime, "sh", "-c", script, memory_bytes=LIMIT_BYTES)
     lab.launch(spec)
-    teardown.stop(runtime, lab.layout, spec.sandbox_id, grace_s=1)
+    teardown.stop(quick_runtime, lab.layout, spec.sandbox_id, grace_s=1)
     lab.bury(spec)
     assert lab.leftovers() == []
 

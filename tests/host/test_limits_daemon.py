@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from axern.errors import CapabilityMissing
 from axern.host import cgroup_files, cgroup_tree
 from tests.conftest import LONG
 from tests.host.conftest import wait_until
@@ -34,12 +31,6 @@ SMALL = ("--request-cpu", "10m", "--request-memory", "16MiB", "--rootfs-readonly
 def stage() -> Iterator[DaemonLab]:
     """One daemon for the whole file, since its proofs take a while; it has proved everything."""
     with daemon_lab(cgroup_enforcement="required") as lab:
-        try:
-            cgroup_tree.prepare(lab.layout.root)
-        except CapabilityMissing as error:
-            if "cgroup" in os.environ.get("AXERN_REQUIRE", "").split(","):
-                raise
-            pytest.skip(error.message)
         lab.start()
         yield lab
 
@@ -81,9 +72,11 @@ def test_who_takes_too_much_memory_is_told_so(stage: DaemonLab, runtime: str) ->
     assert ended["enforced_limits"]["memory_bytes"] == LIMIT_BYTES
 
 
-def test_a_limit_on_cpu_reads_as_asked_for(stage: DaemonLab, runtime: str) -> None:
+def test_a_limit_on_cpu_reads_as_asked_for(stage: DaemonLab, quick_runtime: str) -> None:
     for text, held in (("1500m", "150000 100000"), ("5m", "1000 200000")):
-        run_id = detach(stage, runtime, "--request-cpu", "5m", "--limit-cpu", text, "--", *SLEEP)
+        run_id = detach(
+            stage, quick_runtime, "--request-cpu", "5m", "--limit-cpu", text, "--", *SLEEP
+        )
         stage.wait_status(run_id, "running", limit_s=900)
         wall = stage.layout.sandbox(run_id).wall
         assert cgroup_files.mismatches(wall, {"cpu.max": held}) == ()
@@ -93,9 +86,11 @@ def test_a_limit_on_cpu_reads_as_asked_for(stage: DaemonLab, runtime: str) -> No
     assert b"below the smallest limit, 5m" in done.stderr
 
 
-def test_a_fork_bomb_ends_with_its_run(stage: DaemonLab, runtime: str) -> None:
+def test_a_fork_bomb_ends_with_its_run(stage: DaemonLab, quick_runtime: str) -> None:
     """The host stays able to answer, and nothing is left when the run is cancelled."""
-    run_id = detach(stage, runtime, "--limit-memory", "512MiB", "--timeout", "20s", "--", *BOMB)
+    run_id = detach(
+        stage, quick_runtime, "--limit-memory", "512MiB", "--timeout", "20s", "--", *BOMB
+    )
     stage.wait_status(run_id, "failed", limit_s=900)
     stage.wait_empty(300)
     assert stage.leftovers() == []
@@ -140,10 +135,9 @@ def test_a_changed_limit_is_put_right_while_it_runs(stage: DaemonLab) -> None:
     with open(f"{wall.folder}/memory.max", "w", encoding="ascii") as file:
         file.write("max")
     wait_until(lambda: cgroup_files.read_number(wall, "memory.max") == LIMIT_BYTES, 60)
-    if shutil.which("systemctl"):
-        subprocess.run(["systemctl", "daemon-reload"], check=True)
-        wanted = {"memory.max": str(LIMIT_BYTES), "memory.swap.max": "0", "pids.max": "4096"}
-        assert cgroup_files.mismatches(wall, wanted) == ()
+    subprocess.run(["systemctl", "daemon-reload"], check=True)
+    wanted = {"memory.max": str(LIMIT_BYTES), "memory.swap.max": "0", "pids.max": "4096"}
+    assert cgroup_files.mismatches(wall, wanted) == ()
     stage.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
     stage.wait_empty(300)
 
