@@ -31,8 +31,8 @@ NODE = Group(
             "check what this host can enforce, and what is wrong with it",
             detail="One line a check, and below them each remedy once. Status absent is what the "
             "node lacks and need not have. Exits with 0, 1 for warnings, 3 for an error. "
-            "Without a daemon root proves everything here. --probe is for root: it runs a sandbox of each runtime, and "
-            "the self-tests of limits.",
+            "Without a daemon root proves everything here. --probe is for root: it runs a sandbox "
+            "of each runtime, and the self-tests of limits.",
             example="axern node doctor",
             action="axern.cli.actions.node_doctor:doctor",
             options=(flag("--probe", "run a real sandbox of each runtime, too"), OUTPUT),
