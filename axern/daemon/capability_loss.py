@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from axern.daemon.capability_watch import SWEEP_S
+from axern.errors import HostError
 from axern.host.capabilities import DEGRADE, FAIL_STOP
 from axern.runtime.outcome import CAPABILITY_LOST
 from ledger.reservation import RETIRING
@@ -42,8 +43,17 @@ class CapabilityLoss:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), SWEEP_S)
                 return
-            await self._parts.capabilities.sweep()
-            self.act()
+            await self.step()
+
+    async def step(self) -> None:
+        """Sweep, let admission know of a change at once, and act."""
+        parts = self._parts
+        before = parts.capabilities.snapshot().generation
+        await parts.capabilities.sweep()
+        if parts.capabilities.snapshot().generation != before:
+            with contextlib.suppress(HostError):  # the loop that observes tells of it
+                parts.observer.observe(parts.ledger.state.reservations())
+        self.act()
 
     def act(self) -> None:
         """End every sandbox whose limit would no longer hold."""
