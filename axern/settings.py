@@ -134,7 +134,12 @@ class Settings(BaseModel):
         alias="system_reserve_storage",
         description="filestore space kept; unset: 5 % of one of its own, else max(1GiB, 5 %)",
     )
-    max_sandboxes: Count = Field(1000, ge=1, le=LANES, description="sandbox slots of the node")
+    max_sandboxes: Count = Field(
+        1000,
+        ge=1,
+        le=LANES - 1,  # the last lane is that of self-tests
+        description="sandbox slots of the node",
+    )
     entry_cap: Count = Field(10_000, ge=1, description="most ledger entries")
     namespace_entry_cap: Count = Field(
         1_000, ge=1, description="most ledger entries of a namespace"

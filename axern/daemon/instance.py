@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from axern.daemon.runs import RUN_ID
 from axern.errors import CapabilityMissing
-from axern.host import project_quota
+from axern.host import filestore, project_quota
 from axern.host.cgroup import Cgroup
-from axern.runtime import storage, teardown
+from axern.runtime import monitor, storage, teardown
 from ledger.checkpoint import CHECKPOINT
 from ledger.errors import LedgerCorrupt
 from ledger.reservation import RUNTIMES
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from axern.runtime.layout import Layout
     from ledger.state import State
+
+_PROBE = re.compile(r"probe-[a-z0-9-]{2,58}")
+"""How the sandboxes of self-tests are called."""
 
 
 def require_ledger_for_what_is_there(ledger_dir: str, layout: Layout) -> None:
@@ -72,6 +76,23 @@ def bury_unknown(state: State, layout: Layout) -> int:
     return len(unknown)
 
 
+def bury_probes(layout: Layout) -> int:
+    """Bury the sandboxes of self-tests that a crash has left, which have no entry; return how many.
+
+    Raises:
+        NotProvedGone: One resists.
+    """
+    places = (*_groups(layout), layout.sandboxes, layout.filestore, layout.runs, layout.exits)
+    left = sorted({name for folder in places for name in _names(folder, _PROBE)})
+    for name in left:
+        for runtime in RUNTIMES:
+            teardown.bury(runtime, layout, name)
+        paths = layout.sandbox(name)
+        monitor.discard_exit(paths)
+        filestore.remove_tree(paths.run_folder)
+    return len(left)
+
+
 def clear_quotas(state: State, layout: Layout) -> int:
     """Clear the limits that a crash has left on lanes that nobody holds; return how many.
 
@@ -99,7 +120,11 @@ def _unknown(state: State, folders: Iterable[str]) -> list[str]:
 
 
 def _ids_in(folder: str) -> list[str]:
+    return _names(folder, RUN_ID)
+
+
+def _names(folder: str, pattern: re.Pattern[str]) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if RUN_ID.fullmatch(name)]
+        return [name for name in os.listdir(folder) if pattern.fullmatch(name)]
     except FileNotFoundError:
         return []

@@ -137,6 +137,8 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
         buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)
         if buried:
             _log.warning("buried what was left of %s sandboxes without an entry", buried)
+        if probes := await asyncio.to_thread(instance.bury_probes, layout):
+            _log.warning("buried what was left of %s self-tests", probes)
         if cleared := instance.clear_quotas(ledger.state, layout):
             _log.warning("cleared the storage limits of %s lanes that nobody holds", cleared)
         sweep(layout)

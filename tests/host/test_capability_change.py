@@ -56,3 +56,17 @@ def test_a_replaced_program_is_proved_anew_and_ends_nothing() -> None:
         assert done.returncode == 0, done.stderr
         assert lab.run(run_id)["status"] == "running"
         lab.stop(daemon)
+
+
+def test_what_a_self_test_left_in_a_crash_is_buried_by_the_next_daemon() -> None:
+    with daemon_lab() as lab:
+        lab.stop(lab.start())
+        paths = lab.layout.sandbox("probe-memory-runc-0123abcd")
+        paths.workload.create()
+        paths.monitor.create()
+        for folder in (paths.folder, paths.store, paths.run_folder):
+            os.makedirs(folder)
+        lab.start()
+        assert "buried what was left of 1 self-tests" in lab.log()
+        assert not paths.wall.exists()
+        assert not any(map(os.path.lexists, (paths.folder, paths.store, paths.run_folder)))
