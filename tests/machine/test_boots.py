@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.service import ask, reservations, run_of, shown, systemctl, wait_for
+from tests.conftest import LONG
+from tests.machine.service import ask, reservations, run_of, shown, wait_for
 
 pytestmark = pytest.mark.timeout(600)
 NOTE = Path("/var/lib/axern-vm/left.json")
@@ -18,17 +19,20 @@ def check_boot() -> None:
     left = json.loads(NOTE.read_text(encoding="utf-8"))
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     assert boot_id != left["boot_id"]
-    assert systemctl("is-active", "axernd.service") == "active"
+    wait_for(lambda: shown("ActiveState") == "active")
     wait_for(lambda: not reservations())
     assert ask("/v2/node")["node"]["boot_id"] == boot_id
     for run_id in left["runs"]:
         run = run_of(run_id)
         assert run["status"] not in {"running", "starting", "stopping"}, run
         history = ask(f"/v2/reservations/{run_id}?history=true")
-        assert "boot" in json.dumps(history), history
+        assert f"boot {boot_id}" in json.dumps(history), history  # the burial, in this boot
     started_us = int(shown("ExecMainStartTimestampMonotonic"))
     ready_us = int(shown("ActiveEnterTimestampMonotonic"))
-    assert (ready_us - started_us) / 1_000_000 <= READY_LIMIT_S
+    if LONG:  # the machine has the host to itself; else it shares with whatever runs beside it
+        assert (ready_us - started_us) / 1_000_000 <= READY_LIMIT_S
+    else:
+        assert int(shown("CPUUsageNSec")) / 1_000_000_000 <= READY_LIMIT_S
 
 
 @pytest.mark.machine(boot=1)
