@@ -22,6 +22,8 @@ _LONG_PERIOD_US = 200_000
 _LEAST_QUOTA_US = 1000
 """kernel/sched/core.c, min_cfs_quota_period: 1 ms; shorter quotas are refused."""
 _LEAST_WEIGHT, _MOST_WEIGHT = 1, 10_000
+UNCAPPED = f"{MAX} {_PERIOD_US}"
+"""What `cpu.max` holds without a cap."""
 RUNSC_PIDS = 256
 """Threads that gVisor's own kernel may need beside those of the workload."""
 
@@ -167,7 +169,7 @@ def leaf_files(limits: CgroupLimits, runtime: str) -> dict[str, str]:
     its guest the limit of the group above, and has none of its own that could strike first.
     """
     if runtime != "runc":
-        return {MEMORY_MAX: MAX, CPU_MAX: f"{MAX} {_PERIOD_US}"}
+        return {MEMORY_MAX: MAX, CPU_MAX: UNCAPPED}
     return {
         MEMORY_OOM_GROUP: _flag(limits.oom_group),
         MEMORY_MAX: _or_max(limits.memory_max_bytes),
@@ -178,6 +180,8 @@ def leaf_files(limits: CgroupLimits, runtime: str) -> dict[str, str]:
 def oci_resources(limits: CgroupLimits, runtime: str) -> dict[str, object]:
     """Return `linux.resources` of the OCI bundle, from which runc makes its leaf.
 
+    The CPU cap comes later: under it runc's own work would take from seconds to minutes.
+
     Source: opencontainers/runtime-spec, config-linux.md, "Control groups".
     """
     if runtime != "runc":
@@ -187,13 +191,11 @@ def oci_resources(limits: CgroupLimits, runtime: str) -> dict[str, object]:
         # Memory and swap together: as much as memory alone, so that no swap is left.
         most = limits.memory_max_bytes
         resources["memory"] = {"limit": most, "swap": most}
-    if limits.cpu_max is not None:
-        resources["cpu"] = {"quota": limits.cpu_max.quota_us, "period": limits.cpu_max.period_us}
     return resources
 
 
 def _cpu_text(limits: CgroupLimits) -> str:
-    return limits.cpu_max.text() if limits.cpu_max else f"{MAX} {_PERIOD_US}"
+    return limits.cpu_max.text() if limits.cpu_max else UNCAPPED
 
 
 def _or_max(amount: int | None) -> str:

@@ -8,13 +8,14 @@ Source: docs/decisions/0017-kernel-limits.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 from axern.errors import HostError, ProcessError
 from axern.host import cgroup_files
 from axern.host.cgroup_tree import MEMORY_CURRENT, share_out
-from axern.host.cgroup_values import leaf_files, wall_files
+from axern.host.cgroup_values import CPU_MAX, UNCAPPED, leaf_files, wall_files
 
 if TYPE_CHECKING:
     from axern.host.cgroup_values import CgroupLimits
@@ -26,7 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 def erect(spec: SandboxSpec, paths: SandboxPaths) -> None:
-    """Make the sandbox's group, with all its limits where they are enforced.
+    """Make the sandbox's group, with all its limits but the CPU cap where they are enforced.
+
+    What a runtime does to make a sandbox takes a good part of a second of CPU time, for which one
+    that may have a hundredth of a core would wait a minute; so the cap comes in `close`.
 
     Raises:
         CapabilityMissing: A controller is not enabled there.
@@ -34,8 +38,28 @@ def erect(spec: SandboxSpec, paths: SandboxPaths) -> None:
     """
     paths.wall.create()
     if spec.limits is not None:
-        cgroup_files.apply(paths.wall, wall_files(spec.limits))
+        files = wall_files(spec.limits)
+        del files[CPU_MAX]
+        cgroup_files.apply(paths.wall, files)
         share_out(paths.wall)
+
+
+def close(spec: SandboxSpec, paths: SandboxPaths, init: ProcessIdentity) -> None:
+    """Cap the CPU time of a created sandbox, and require all of its limits; raises as `require`."""
+    if spec.limits is not None:
+        for group, files in (
+            (paths.wall, wall_files(spec.limits)),
+            (paths.workload, leaf_files(spec.limits, spec.runtime)),
+        ):
+            cgroup_files.apply(group, {CPU_MAX: files[CPU_MAX]})
+    require(spec, paths, init)
+
+
+def loosen(paths: SandboxPaths) -> None:
+    """Lift the CPU cap of a sandbox that is about to be killed: to die takes CPU time, too."""
+    for group in (paths.wall, paths.workload):
+        with contextlib.suppress(HostError):
+            cgroup_files.apply(group, {CPU_MAX: UNCAPPED})
 
 
 def require(spec: SandboxSpec, paths: SandboxPaths, init: ProcessIdentity) -> None:

@@ -96,7 +96,7 @@ def create(
             )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
-    confinement.require(spec, paths, created.init)
+    confinement.close(spec, paths, created.init)
     if runtime.maps_ids:
         monitor.hand_over_outputs(created, *host_ids)
     failpoint("launch.created")

@@ -15,7 +15,7 @@ from axern.failpoint import failpoint
 from axern.host import cgroup, filestore, mounts, process
 from axern.host.cgroup import Cgroup
 from axern.host.process import boot_id
-from axern.runtime import command, monitor, storage
+from axern.runtime import command, confinement, monitor, storage
 from axern.runtime.launch import runtime_for
 from axern.runtime.layout import Layout, SandboxPaths
 from axern.runtime.oci import Runtime
@@ -109,6 +109,7 @@ def _end_children(paths: SandboxPaths) -> None:
 
 
 def _kill(paths: SandboxPaths) -> None:
+    confinement.loosen(paths)
     paths.wall.kill()
     if not paths.wall.wait_empty(KILL_TIMEOUT_S):
         raise NotProvedGone(paths.sandbox_id, [f"processes {paths.wall.pids()} survive SIGKILL"])
@@ -174,6 +175,7 @@ def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[list[str], tuple
     2. The monitor sees the death, writes the exit and ends.
     3. Mounts go before the folders that hold them.
     """
+    confinement.loosen(paths)
     removed = _destroy(paths.wall)
     _end_children(paths)
     failpoint("bury.killed")

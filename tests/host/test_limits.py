@@ -107,6 +107,15 @@ def test_every_file_holds_what_was_asked_for(enforcing_lab: Lab, quick_runtime: 
     )
 
 
+def test_the_least_of_cpu_is_exact_and_lets_the_runtime_do_its_work(enforcing_lab: Lab) -> None:
+    lab = enforcing_lab
+    spec = lab.limited("runc", "sleep", "1000", cpu_milli=5, request_milli=5)
+    launch.create(spec, lab.layout)
+    paths = lab.layout.sandbox(spec.sandbox_id)
+    for group in (paths.wall, paths.workload):
+        assert cgroup_files.mismatches(group, {"cpu.max": "1000 200000"}) == ()
+
+
 def test_a_guest_sees_its_own_limit(enforcing_lab: Lab, runtime: str) -> None:
     lab = enforcing_lab
     script = {
