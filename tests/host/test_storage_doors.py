@@ -5,6 +5,7 @@ Where the kernel has project quotas the limit is then filled, too, and the host 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import struct
@@ -17,6 +18,7 @@ import pytest
 
 from axern.host import inventory, project_quota
 from axern.runtime import storage
+from tests.conftest import LONG
 from tests.host import syscalls
 from tests.host.conftest import Lab, wait_until
 from tests.host.filestores import MIB, is_real, xfs_lab
@@ -129,7 +131,20 @@ def astray(store: str, project: int) -> list[str]:
 
 @pytest.mark.parametrize("who", WHO)
 def test_no_door_leads_out_of_the_project(lab: Lab, runtime: str, who: str) -> None:
-    chunks = CHUNKS if is_real() else 0
+    try_doors(lab, runtime, who, chunks=0)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("runtime", "who"),
+    [*itertools.product(("runc", "runsc"), WHO)] if LONG else [("runsc", "root"), ("runc", "root")],
+)
+def test_nor_past_the_limit_of_one(lab: Lab, runtime: str, who: str) -> None:
+    assert is_real()
+    try_doors(lab, runtime, who, chunks=CHUNKS)
+
+
+def try_doors(lab: Lab, runtime: str, who: str, chunks: int) -> None:
     tried = doors("/work", give_up=who == WHO[1], chunks=chunks)
     tried.install(lab.rootfs)
     user = "1000:1000" if who == WHO[2] else None
