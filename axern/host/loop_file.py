@@ -33,6 +33,8 @@ _LO_FLAGS_DIRECT_IO = 16
 _LOOP_CONFIG = struct.Struct("=II40x12xI64s64x32x16x64x")
 """struct loop_config: fd, block size, then struct loop_info64 with its flags and file name."""
 _NAME_BYTES = 63
+_CONTROL = "/dev/loop-control"
+_MODPROBE_LIMIT_S = 30
 _ATTEMPTS = 16
 """Between finding a free loop device and taking it, somebody else may take it."""
 
@@ -165,7 +167,9 @@ def mount(path: str, folder: str) -> bool:
 
 def _attach(file_fd: int, path: str) -> tuple[str, int]:
     """Return a loop device of the file, and a descriptor that keeps it until it is mounted."""
-    control_fd = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+    if not os.path.exists(_CONTROL):
+        _load_module()
+    control_fd = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         for _ in range(_ATTEMPTS):
             device = f"/dev/loop{fcntl.ioctl(control_fd, _LOOP_CTL_GET_FREE)}"
@@ -186,7 +190,24 @@ def _attach(file_fd: int, path: str) -> tuple[str, int]:
                 return device, loop_fd
     finally:
         os.close(control_fd)
-    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), "/dev/loop-control")
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), _CONTROL)
+
+
+def _load_module() -> None:
+    """Let the kernel have loop devices, where they are a module that nothing has asked for yet.
+
+    What fails here is told by what is still missing afterwards.
+    """
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["/usr/sbin/modprobe", "loop"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_MODPROBE_LIMIT_S,
+            check=False,
+            env={},
+            cwd="/",
+        )
 
 
 def _keep_blocks(device: str) -> None:
