@@ -57,7 +57,8 @@ def detach(runtime: str, *argv: str) -> str:
         done = call(*words)
         if done.returncode == 0:
             return done.stdout.strip()
-        assert "node_selection_error" in done.stderr, done.stderr  # not all is proved yet
+        not_yet = "[busy]" in done.stderr or "[node_selection_error]" in done.stderr
+        assert not_yet, done.stderr
         time.sleep(2)
     raise AssertionError(done.stderr)
 
