@@ -98,7 +98,7 @@ class Lab:
 
     def launch(self, spec: SandboxSpec) -> None:
         """Create and start a sandbox."""
-        launch.create(spec, self.layout)
+        launch.create(spec, self.layout, timeout_s=EXIT_LIMIT_S)
         launch.start(spec, self.layout)
 
     def wait_exit(self, spec: SandboxSpec) -> int:
