@@ -6,7 +6,7 @@ JOBS ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-long lint format docs bench demo install uninstall clean
+.PHONY: help setup test test-long vm vm-long vm-shell vm-stop lint format docs bench demo install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,11 +14,14 @@ help: ## list the targets
 setup: ## install what tests and demo need: system packages (apt) and .venv (pip)
 	@PYTHON="$(PYTHON)" .ci/setup
 
-test: setup ## run everything a machine can check, in the form that CI runs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 25
+test: setup ## run everything that this host's kernel can check, in the form that CI runs
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 60 -m "not vm_job"
 
 test-long: setup ## run the same tests and the long ones, with new random examples
-	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600
+	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600 -m "not vm_job"
+
+vm: setup ## run the test machine's tests: limits that a kernel holds, the units, reboots
+	$(BIN)/pytest -q --timeout 6000 tests/vm
 
 vm-long: setup ## run the test machine's tests alone, with the long form's figures (an hour at most)
 	AXERN_LONG=1 $(BIN)/pytest -q --timeout 6000 tests/vm
