@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from axern.daemon.watcher import Signal
 from axern.errors import HostUnproved
 from axern.host.capabilities import (
+    EXPIRED,
     IDENTITY_CHANGED,
     PENDING,
     PROBE_ERROR,
     PROBE_FAILED,
+    RECOVERY_PENDING,
     attempt,
 )
 from axern.host.standings import Standings
@@ -35,7 +37,8 @@ Result = TypeVar("Result")
 SWEEP_S = 5.0
 SETTLE_S = 8.0
 """How long a request waits for a proof that is under way."""
-_UNDECIDED = frozenset({PENDING, IDENTITY_CHANGED})
+_UNDECIDED = frozenset({PENDING, IDENTITY_CHANGED, EXPIRED, RECOVERY_PENDING})
+"""What another look may settle. On a host so busy that nobody looked for a while, that is no no."""
 _OWN_REASONS = frozenset({PROBE_FAILED, PROBE_ERROR})
 _log = logging.getLogger(__name__)
 
