@@ -58,6 +58,10 @@ class Wire:
     honest: bool
 
 
+CLOSING = ("/v2/node/drain", "/v2/node/retire")
+"""What root may ask for, and what would spare the daemon all that comes after."""
+
+
 class Generator:
     """Draws from the OpenAPI document *document*; *ids* names entries that may exist."""
 
@@ -67,6 +71,7 @@ class Generator:
         self._operations = [
             (method.upper(), path, _body_schema(operation))
             for path, operations in document["paths"].items()
+            if path not in CLOSING
             for method, operation in operations.items()
         ]
 

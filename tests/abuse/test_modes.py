@@ -32,6 +32,7 @@ RULES = (
     (r"run", "0711 0755", ROOT),
     (r"run/axernd\.sock", "0660", ROOT),
     (r"run/axernd\.lock", "0600", ROOT),
+    (r"run/cgroup_root", "0644", ROOT),
     (r"run/(exits|runc|runsc)", "0700", ROOT),
     (rf"run/exits/{ID}", "0644", ROOT),
     (r"run/(runc|runsc)/.*", "0600 0640 0644 0700 0711", ROOT),

@@ -225,7 +225,7 @@ def test_a_newer_schema_is_named_as_such(damaged: Path) -> None:
         reader.read(damaged)  # the sum says that nobody wrote this
     path.write_bytes(reseal(newer))
     for opening in (reader.read, lambda _: lives.open_ledger(str(damaged), ManualClock())):
-        with pytest.raises(LedgerTooNew, match="schema 2"):
+        with pytest.raises(LedgerTooNew, match="schema 3, this program knows up to 2"):
             opening(damaged)
 
 
