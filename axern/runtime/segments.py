@@ -1,9 +1,10 @@
 """The files of one run's log: a row of segments that the monitor begins and the daemon names.
 
 The monitor writes `LOG` and, once that has its size, opens `LOG.tmp` and renames it over `LOG`.
-So `LOG.tmp` is laid out beforehand, as a second name of `LOG.next`, and every file has a name that
-stays before its first byte is written: `LOG.START.RECORDS`, the bytes and records before it. The
-names are all there is to know, and each step leaves what the next call can go on from.
+So `LOG.tmp` is laid out beforehand, as a second name of `LOG.next` (`LOG.laid` until it is seen
+that this was in time), and every file has a name that stays before its first byte is written:
+`LOG.START.RECORDS`, the bytes and records before it. The names are all there is to know, and each
+step leaves what the next call can go on from.
 Source: conmon, src/ctr_logging.c, reopen_k8s_file; docs/decisions/0010-logs.md.
 """
 
@@ -139,7 +140,7 @@ def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
         if is_live and _prepare(log):
             return True
         if not is_live:
-            for unused in (f"{log}.tmp", f"{log}.next"):
+            for unused in (f"{log}.tmp", f"{log}.next", f"{log}.laid"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(unused)
             return True
@@ -170,30 +171,33 @@ def _name_all(log: str, *, is_live: bool) -> bool:
     if not named:
         os.link(log, _name(log, 0, 0))
         named = _named(log)
-    if named[-1].inode != live:
-        if _next_is_used(log):
-            sealed = named[-1]
-            os.rename(f"{log}.next", _name(log, sealed.end, _records_after(sealed)))
-            failpoint("log.named")
-            named = _named(log)
-        if named[-1].inode != live:
-            return _name_stray(log, named[-1], is_live=is_live)
-    return True
+    if named[-1].inode == live:
+        return True
+    if _is_used(log, f"{log}.next"):
+        sealed = named[-1]
+        os.rename(f"{log}.next", _name(log, sealed.end, _records_after(sealed)))
+        failpoint("log.named")
+    elif _is_used(log, f"{log}.laid"):
+        if not _name_stray(log, f"{log}.laid", named[-1], is_live=is_live):
+            return False
+        os.unlink(f"{log}.laid")
+    named = _named(log)
+    return named[-1].inode == live or _name_stray(log, log, named[-1], is_live=is_live)
 
 
-def _next_is_used(log: str) -> bool:
+def _is_used(log: str, laid_out: str) -> bool:
     """Tell whether the monitor writes to the file that was laid out for it, or has written."""
-    upcoming = _status(f"{log}.next")
+    upcoming = _status(laid_out)
     return upcoming is not None and (upcoming.st_size > 0 or upcoming.st_ino == _inode(log))
 
 
-def _name_stray(log: str, sealed: Segment, *, is_live: bool) -> bool:
-    """Name a file that the monitor had to make itself, since nobody had laid it out.
+def _name_stray(log: str, path: str, sealed: Segment, *, is_live: bool) -> bool:
+    """Name a file that the monitor had to make itself, or that may have been laid out too late.
 
     Others may have come and gone before it. Each held a whole segment, so that a silence between
     the records that is too short for one proves that there was none.
     """
-    with open(log, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0) as file:
         inode = os.fstat(file.fileno()).st_ino
         if inode in {segment.inode for segment in _named(log)}:
             return True
@@ -233,19 +237,26 @@ def _drop(named: list[Segment], max_bytes: int) -> None:
 def _prepare(log: str) -> bool:
     """Let the monitor's next file have a name already; return False if one waits for its own.
 
-    As long as `LOG.tmp` is absent, what `LOG.next` names can't become the log: what it is now, it
-    stays. To lay out a file that is the log would let the monitor empty it.
+    As long as `LOG.tmp` is absent, what is laid out can't become the log: what it is now, it stays.
+    To lay out a file that is the log would let the monitor empty it. It is `LOG.next`, which
+    surely follows the last named one, only when that was still the log while `LOG.tmp` was there;
+    until then `LOG.laid`, for the monitor may have made a file of its own in between, and lose it.
     """
-    if _inode(f"{log}.tmp") is not None:
-        return True
-    if _next_is_used(log):
-        return False
-    with contextlib.suppress(FileExistsError):
-        _make(f"{log}.next")
-    failpoint("log.laid")
-    with contextlib.suppress(FileExistsError):  # the monitor was faster by a moment
-        os.link(f"{log}.next", f"{log}.tmp")
-    failpoint("log.prepared")
+    laid, temporary = f"{log}.laid", f"{log}.tmp"
+    if _inode(temporary) is None:
+        if _is_used(log, f"{log}.next") or _is_used(log, laid):
+            return False
+        with contextlib.suppress(FileNotFoundError):  # that a crash left before it was linked
+            os.rename(f"{log}.next", laid)
+        with contextlib.suppress(FileExistsError):
+            _make(laid)
+        failpoint("log.laid")
+        with contextlib.suppress(FileExistsError):  # the monitor was faster by a moment
+            os.link(laid, temporary)
+        failpoint("log.prepared")
+    is_linked = _inode(temporary) is not None and _inode(temporary) == _inode(laid)
+    if is_linked and _named(log)[-1].inode == _inode(log):
+        os.rename(laid, f"{log}.next")
     return True
 
 

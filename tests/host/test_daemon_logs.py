@@ -65,8 +65,9 @@ def test_a_flood_fits_its_bounds_and_what_is_dropped_is_counted(lab: DaemonLab) 
         biggest = max(biggest, size_of(folder))
     lab.wait_status(run_id, "succeeded")
     assert slowest_s < 5
-    # One file more may be begun before anybody looks, and one that nobody has laid out.
-    assert biggest <= MAX_BYTES + 2 * segments.segment_bytes(MAX_BYTES)
+    # Before anybody looks, one file more may be begun, one that nobody has laid out, and one that
+    # was laid out beside it.
+    assert biggest <= MAX_BYTES + 3 * segments.segment_bytes(MAX_BYTES)
 
     def log() -> dict[str, int]:
         found: dict[str, int] = lab.request("GET", f"/v2/runs/{run_id}")["log"]

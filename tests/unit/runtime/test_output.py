@@ -158,7 +158,7 @@ def test_to_lay_out_a_file_in_use_would_lose_it(monkeypatch: pytest.MonkeyPatch)
     for is_broken in (False, True):
         with lab() as here:
             if is_broken:
-                monkeypatch.setattr(segments, "_next_is_used", lambda _: False)
+                monkeypatch.setattr(segments, "_is_used", lambda *_: False)
             for step in steps:
                 play(here, [step, ("settle", "", b"")], reopened_at_most=2)
             if is_broken:
@@ -166,6 +166,34 @@ def test_to_lay_out_a_file_in_use_would_lose_it(monkeypatch: pytest.MonkeyPatch)
                     here.end()
             else:
                 here.end()
+
+
+def test_what_was_laid_out_too_late_does_not_follow_what_it_took_the_place_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The monitor makes a file of its own while the next is laid out, and fills that one too."""
+    with lab(one_read_bytes=150) as here:
+        link, number = os.link, 0
+
+        def write_a_file(*_: object) -> None:
+            nonlocal number
+            before = here.monitor.reopened
+            while here.monitor.reopened == before:
+                here.monitor.write("stdout", b"%040d\n" % number, after_ns=1000)
+                number += 1
+
+        def link_late(source: str, target: str) -> None:
+            monkeypatch.undo()
+            write_a_file()
+            link(source, target)
+
+        write_a_file()
+        monkeypatch.setattr(os, "link", link_late)
+        here.settle()
+        write_a_file()
+        here.end()
+        assert here.reader.dropped, "a whole file is gone"
+        assert len(here.reader.exact) < len(here.monitor.written)
 
 
 def test_who_comes_late_by_one_file_loses_nothing(tmp_path: Path) -> None:
