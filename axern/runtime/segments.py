@@ -134,9 +134,10 @@ def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
     for _ in range(_ATTEMPTS):
         if _inode(log) is None:
             return True
+        _drop(log, max_bytes)  # first of all: to name takes its time, and the monitor goes on
         if not _name_all(log, is_live=is_live):
             return False
-        _drop(_named(log), max_bytes)
+        _drop(log, max_bytes)
         if is_live and _prepare(log):
             return True
         if not is_live:
@@ -222,11 +223,19 @@ def _name_stray(log: str, path: str, sealed: Segment, *, is_live: bool) -> bool:
     return True
 
 
-def _drop(named: list[Segment], max_bytes: int) -> None:
-    """Remove the oldest until the rest and a full live segment fit into *max_bytes*."""
-    old = named[:-1]
-    total = sum(segment.size for segment in old)
-    for segment in old:
+def _drop(log: str, max_bytes: int) -> None:
+    """Remove the oldest until the rest and a full live segment fit into *max_bytes*.
+
+    What has no name yet counts too; the last that has one stays, since the next begins at its end.
+    """
+    named = _named(log)
+    sizes = {segment.inode: segment.size for segment in named}
+    for path in (f"{log}.next", f"{log}.laid"):
+        if status := _status(path):
+            sizes[status.st_ino] = status.st_size
+    sizes.pop(_inode(log) or 0, None)
+    total = sum(sizes.values())
+    for segment in named[:-1]:
         if total <= max_bytes - segment_bytes(max_bytes):
             return
         os.unlink(segment.path)
