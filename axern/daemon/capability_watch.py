@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 from axern.daemon.watcher import Signal
 from axern.errors import HostUnproved
 from axern.host.capabilities import (
+    DEPENDENCY_UNAVAILABLE,
     EXPIRED,
     IDENTITY_CHANGED,
     PENDING,
     PROBE_ERROR,
     PROBE_FAILED,
     RECOVERY_PENDING,
+    Unclear,
     attempt,
 )
 from axern.host.standings import Standings
@@ -37,6 +39,8 @@ Result = TypeVar("Result")
 SWEEP_S = 5.0
 SETTLE_S = 8.0
 """How long a request waits for a proof that is under way."""
+_ROUNDS = 2
+"""A proof may make what it stands on, such as a folder: what it is then is looked at at once."""
 _UNDECIDED = frozenset({PENDING, IDENTITY_CHANGED, EXPIRED, RECOVERY_PENDING})
 """What another look may settle. On a host so busy that nobody looked for a while, that is no no."""
 _OWN_REASONS = frozenset({PROBE_FAILED, PROBE_ERROR})
@@ -75,19 +79,18 @@ class CapabilityWatch:
 
     async def sweep(self) -> None:
         """Read every identity, prove what is due, and begin the self-tests that are."""
-        readings = await self._in(0, self._read_all)
-        now_ms = self._clock().monotonic_ms
-        for key, reading in readings.items():
-            self._standings.see(key, reading, now_ms)
-        tried: set[str] = set()
-        while row := self._next(tried, is_self_test=False):
-            tried.add(row.key)
-            await self._prove(row)
+        for _ in range(_ROUNDS):
+            readings = await self._in(0, self._read_all)
+            now_ms = self._clock().monotonic_ms
+            for key, reading in readings.items():
+                self._standings.see(key, reading, now_ms)
+            if not await self._prove_due(is_self_test=False):
+                break
         self._tell()
         self._begin_self_tests()
 
-    async def settle(self, keys: tuple[str, ...]) -> None:
-        """Return once every one of *keys* is known to be present or absent.
+    async def settle(self, keys: tuple[str, ...]) -> Snapshot:
+        """Return what is known once every one of *keys* is known to be present or absent.
 
         Raises:
             HostUnproved: A proof takes too long to wait for.
@@ -102,15 +105,7 @@ class CapabilityWatch:
                 f"the proof of {', '.join(undecided)} is still under way on this node",
                 hint="ask again in a moment; axern node doctor shows how far it is",
             )
-
-    async def qualify(self) -> None:
-        """Prove anew what takes a sandbox to prove, and return when that is done."""
-        for row in self._rows:
-            if row.is_self_test:
-                self._standings.doubt(row.key)
-        await self.sweep()
-        if self._testing is not None:
-            await self._testing
+        return self.snapshot()
 
     async def close(self) -> None:
         """Wait for the self-test that is under way, which is bounded and cleans up."""
@@ -120,11 +115,16 @@ class CapabilityWatch:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
 
     def _undecided(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(
-            item.key
-            for item in self.snapshot().capabilities
-            if item.key in keys and item.code in _UNDECIDED
-        )
+        open_keys: set[str] = set()
+        present: set[str] = set()
+        for item in self.snapshot().capabilities:
+            if item.present:
+                present.add(item.key)
+            lacks = set(self._standings.rows[item.key].needs) - present
+            is_open = item.code == DEPENDENCY_UNAVAILABLE and lacks <= open_keys
+            if item.code in _UNDECIDED or is_open:
+                open_keys.add(item.key)
+        return tuple(key for key in keys if key in open_keys)
 
     def _read_all(self) -> dict[str, Outcome]:
         return {row.key: attempt(row.identity) for row in self._rows}
@@ -134,11 +134,23 @@ class CapabilityWatch:
         wanted = (r for r in due if r.is_self_test == is_self_test and r.key not in tried)
         return next(wanted, None)
 
+    async def _prove_due(self, *, is_self_test: bool) -> bool:
+        """Prove each row that is due, once; return whether there was any."""
+        tried: set[str] = set()
+        while row := self._next(tried, is_self_test=is_self_test):
+            tried.add(row.key)
+            await self._prove(row)
+        return bool(tried)
+
     async def _prove(self, row: Row) -> None:
         identity = self._standings.identity(row.key)
         if identity is None:
             return
-        outcome = await self._in(1 if row.is_self_test else 0, attempt, row.probe)
+        try:
+            outcome = await self._in(1 if row.is_self_test else 0, attempt, row.probe)
+        except Exception:  # noqa: BLE001 - fails closed, and is told
+            _log.exception("capability %s: its probe ended by a bug", row.key)
+            outcome = Unclear("its probe ended by a bug, which is in the log of axernd")
         self._standings.tell(row.key, identity, outcome, self._clock().monotonic_ms)
         self._tell()
 
@@ -148,10 +160,7 @@ class CapabilityWatch:
             self._testing = asyncio.create_task(self._self_test(), name="self-tests")
 
     async def _self_test(self) -> None:
-        tried: set[str] = set()
-        while row := self._next(tried, is_self_test=True):
-            tried.add(row.key)
-            await self._prove(row)
+        await self._prove_due(is_self_test=True)
         try:
             await self._in(1, kept_proofs.save, self._layout, self._standings.proofs())
         except OSError as error:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from axern.settings import Settings
     from ledger.clock import Now
     from ledger.committer import Committer
+    from ledger.facts import Facts
     from ledger.heartbeats import Heartbeats
     from ledger.store import Ledger
 
@@ -97,7 +98,12 @@ class Parts:
 
         What is being proved of the host just now is waited for a little; raises HostUnproved.
         """
-        await self.capabilities.settle(proposal.requires)
+        known = await self.capabilities.settle(proposal.requires)
+        facts = self.observer.facts
+        if facts and not set(known.present()).intersection(proposal.requires) <= set(
+            facts.capabilities
+        ):
+            await self.observe()  # proved since the last tick
         try:
             try:
                 return await self._charge(proposal)
@@ -111,6 +117,16 @@ class Parts:
             return await self._charge(proposal)
         except AdmissionRefused as error:
             raise self._explained(error) from None
+
+    async def observe(self) -> Facts:
+        """Observe the host, and let the ledger have what the node can promise.
+
+        Raises:
+            HostError: The host can't be read.
+        """
+        facts, node = self.observer.observe(self.ledger.state.reservations())
+        await self.committer.submit(partial(transitions.observe_node, node=node))
+        return facts
 
     async def _charge(self, proposal: transitions.Proposal) -> Reservation:
         settings = self.settings

@@ -67,8 +67,7 @@ class Reconciler:
             _log.warning("the ledger takes commits again")
         for life in self._parts.lives.all():
             segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
-        facts, node = self._parts.observer.observe(self._parts.ledger.state.reservations())
-        await self._parts.committer.submit(partial(transitions.observe_node, node=node))
+        facts = await self._parts.observe()
         await self._audit.step()
         last_ms = self._planned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= self._parts.settings.tick_ms:

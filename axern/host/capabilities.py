@@ -7,6 +7,7 @@ a row over time is `axern.host.standings`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -126,12 +127,29 @@ class Unclear:
 
 Outcome = Proved | Denied | Unclear
 
+_PASSING = (
+    errno.EAGAIN,
+    errno.EDQUOT,
+    errno.EINTR,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.ENOSPC,
+)
+"""What the kernel says when it lacks something for now, which is no word on what it can do."""
+
 
 def attempt(call: Callable[[], str]) -> Outcome:
     """Call a probe or read an identity; what it raises is an outcome too."""
     try:
         return Proved(call())
     except CapabilityMissing as error:
+        if error.errno in _PASSING:
+            return Unclear(error.message)
         return Denied(error.message, error.hint)
-    except (AxernError, OSError) as error:
-        return Unclear(str(error))
+    except AxernError as error:
+        return Unclear(error.message)
+    except OSError as error:
+        return Unclear(f"{error.filename}: {error.strerror}" if error.filename else str(error))

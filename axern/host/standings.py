@@ -25,6 +25,7 @@ from axern.host.capabilities import (
     Denied,
     Proved,
     Snapshot,
+    Unclear,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class Standings:
     def see(self, key: str, reading: Outcome, now_ms: int) -> None:
         """Take in what was read of a row's identity."""
         row, standing = self.rows[key], self._standings[key]
-        before, standing.reading = standing.reading, reading
+        before = standing.reading
+        if isinstance(before, Denied) and isinstance(reading, Unclear):
+            return  # a doubt takes no definite no back
+        standing.reading = reading
         if not isinstance(reading, Proved):
             standing.first_ms = None
             return
@@ -127,11 +131,6 @@ class Standings:
         standing = self._standings[key]
         refused = isinstance(standing.outcome, Denied) and standing.tried == self.identity(key)
         return isinstance(standing.reading, Denied) or refused
-
-    def doubt(self, key: str) -> None:
-        """Forget the proof of *key*, so that it is proved anew."""
-        standing = self._standings[key]
-        standing.proof = standing.tried = standing.outcome = None
 
     def proofs(self) -> dict[str, Proof]:
         """Return the proofs that cost a sandbox, for whoever comes after."""

@@ -16,6 +16,7 @@ from axern.host import (
     cgroup_tree,
     gpu,
     idmap,
+    locks,
     mounts,
     overlay_probe,
     programs,
@@ -27,7 +28,7 @@ from axern.runtime import memory_proof, storage_proof
 from ledger.reservation import RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from axern.runtime.layout import Layout
     from ledger.resources import OptionalResources
@@ -42,6 +43,9 @@ PROJECT_QUOTA = "filestore/project-quota"
 USER_NAMESPACES = "user-namespaces"
 NETWORK = "network"
 GPU = "gpu"
+_PROBE_TURN_S = 2.0
+_SELF_TEST_TURN_S = 60.0
+"""How long a probe waits for another process that tries the same; it is tried again later."""
 NOT_ENFORCED = "cgroup_enforcement is disabled_dev, which enforces nothing"
 
 
@@ -100,14 +104,14 @@ def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -
             OVERLAY_UPPER,
             "the filestore can hold what is written through an overlay",
             loss=ADMISSION_ONLY,
-            probe=partial(overlay_probe.prove, layout.filestore),
+            probe=_alone(layout, partial(overlay_probe.prove, layout.filestore)),
             identity=partial(mounts.identity, layout.filestore),
         ),
         Row(
             PROJECT_QUOTA,
             "the filestore enforces XFS project quotas",
             loss=FAIL_STOP,
-            probe=partial(storage_proof.prove_quota, layout),
+            probe=_alone(layout, partial(storage_proof.prove_quota, layout)),
             identity=partial(_quota_identity, layout.filestore),
         ),
         *(row for name in RUNTIMES for row in _of_runtime(name, layout, enforced=enforced)),
@@ -161,7 +165,7 @@ def _of_cgroups(layout: Layout, *, enforced: bool) -> Iterator[Row]:
             key,
             f"the {controller} controller of cgroup version 2",
             loss=loss,
-            probe=partial(probe, layout.root),
+            probe=_alone(layout, partial(probe, layout.root)),
             identity=partial(cgroup_tree.identity, layout.root),
         )
         if limit is not None:
@@ -195,7 +199,7 @@ def _of_runtime(runtime: str, layout: Layout, *, enforced: bool) -> tuple[Row, .
             memory_limit_key(runtime),
             f"a memory limit kills a {runtime} sandbox as a whole",
             loss=ADMISSION_ONLY,
-            probe=partial(memory_proof.prove, runtime, layout),
+            probe=_alone_with_sandbox(layout, partial(memory_proof.prove, runtime, layout)),
             identity=identity,
             needs=(CGROUP_MEMORY, runtime_key(runtime)),
             is_self_test=True,
@@ -205,13 +209,31 @@ def _of_runtime(runtime: str, layout: Layout, *, enforced: bool) -> tuple[Row, .
             storage_limit_key(runtime),
             f"a storage limit stops a {runtime} sandbox",
             loss=ADMISSION_ONLY,
-            probe=partial(storage_proof.prove, runtime, layout),
+            probe=_alone_with_sandbox(layout, partial(storage_proof.prove, runtime, layout)),
             identity=identity,
             needs=(OVERLAY_UPPER, PROJECT_QUOTA, runtime_key(runtime)),
             is_self_test=True,
             disabled=disabled,
         ),
     )
+
+
+def _alone(layout: Layout, probe: Callable[[], str]) -> Callable[[], str]:
+    """Return *probe* for one process at a time: the doctor's leaves the same traces as a daemon's.
+
+    What one cleans up under the other would look like a limit that does not hold.
+    """
+    return partial(_without_others, layout.run_dir, _PROBE_TURN_S, probe)
+
+
+def _alone_with_sandbox(layout: Layout, probe: Callable[[], str]) -> Callable[[], str]:
+    """Return the self-test *probe* for one process at a time; other probes go on meanwhile."""
+    return partial(_without_others, layout.exits, _SELF_TEST_TURN_S, probe)
+
+
+def _without_others(folder: str, timeout_s: float, probe: Callable[[], str]) -> str:
+    with locks.alone_in(folder, timeout_s):
+        return probe()
 
 
 def _quota_identity(filestore: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
 from typing import TYPE_CHECKING
 
+from axern.host import locks
 from axern.host.cgroup import Hierarchies, find_hierarchies
 from axern.runtime.layout import Layout
 from ledger.errors import InvalidArgument, LedgerBusy
@@ -22,7 +21,6 @@ _LOCK = "axernd.lock"
 _CGROUP_ROOT = "cgroup_root"
 USUAL_CGROUP_ROOT = "axern"
 _LONGEST_NOTE = 80
-_POLL_S = 0.05
 
 
 def layout_of(settings: Settings) -> Layout:
@@ -103,7 +101,7 @@ def sole_user_of(run_dir: str, holder: str = "axernd", timeout_s: float = 0.0) -
     except OSError as error:
         raise InvalidArgument(f"run_dir: {run_dir}: {error.strerror}") from error
     try:
-        if not _locked(descriptor, timeout_s):
+        if not locks.take(descriptor, timeout_s):
             pid, _, what = (
                 os.pread(descriptor, _LONGEST_NOTE, 0).decode(errors="replace").partition(" ")
             )
@@ -116,17 +114,3 @@ def sole_user_of(run_dir: str, holder: str = "axernd", timeout_s: float = 0.0) -
         yield
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int, timeout_s: float) -> bool:
-    """Take the lock, or return False where it is still held after *timeout_s*."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                return False
-            time.sleep(_POLL_S)
-        else:
-            return True

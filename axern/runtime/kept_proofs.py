@@ -1,4 +1,7 @@
-"""Proofs that cost a sandbox, kept while the host is up: a daemon that starts anew repeats none."""
+"""Proofs that cost a sandbox, kept while the host is up: a daemon that starts anew repeats none.
+
+They are of one boot and one version of Axern, wherever `run_dir` is: another kernel proves anew.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 import axern
+from axern.host.process import boot_id
 from axern.host.standings import Proof
 
 if TYPE_CHECKING:
@@ -19,16 +23,16 @@ _MOST_BYTES = 1024**2
 
 
 def load(layout: Layout) -> dict[str, Proof]:
-    """Return the proofs that this version of Axern has kept; none where they can't be read.
+    """Return the proofs that were kept in this boot; none where they can't be read.
 
     Each counts only for the very identity that it names, so that an old one does no harm.
     """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         descriptor = os.open(_path(layout), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             is_ours = os.fstat(descriptor).st_uid == os.geteuid()
             kept = json.loads(file.read(_MOST_BYTES)) if is_ours else {}
-        if kept["version"] == axern.__version__:
+        if (kept["boot_id"], kept["version"]) == (boot_id(), axern.__version__):
             return {
                 str(key): Proof(str(proof["identity"]), str(proof["message"]))
                 for key, proof in kept["proofs"].items()
@@ -39,6 +43,7 @@ def load(layout: Layout) -> dict[str, Proof]:
 def save(layout: Layout, proofs: Mapping[str, Proof]) -> None:
     """Keep *proofs* until the next boot; raise OSError where there is no room."""
     whole = {
+        "boot_id": boot_id(),
         "version": axern.__version__,
         "proofs": {
             key: {"identity": proof.identity, "message": proof.message}

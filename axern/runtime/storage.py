@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 FIRST_PROJECT = 0x70000000
 """Far above the ids that container engines count up from 1 or a million."""
 PROOF_PROJECT = FIRST_PROJECT + LANES
-"""The one that no lane has: for proofs that limits hold."""
+"""One that no lane has: for the proof that the filestore holds a limit."""
+SELF_TEST_PROJECT = PROOF_PROJECT + 1
+"""The same for the proof by a sandbox, which may be under way meanwhile."""
+_PROJECTS = range(FIRST_PROJECT, SELF_TEST_PROJECT + 1)
 _FEWEST_INODES = 1024
 _BYTES_PER_INODE = 4096
 _LEAST_BLOCK_BYTES = 4096
@@ -152,7 +155,7 @@ def found_on(store: str) -> int | None:
     """Return the project of a sandbox's folder if it is one of ours, else None."""
     with contextlib.suppress(QuotaError):
         found = project_quota.project_of(store)
-        return found if FIRST_PROJECT <= found <= PROOF_PROJECT else None
+        return found if found in _PROJECTS else None
     return None
 
 
@@ -203,7 +206,7 @@ def clear_unheld(filestore: str, held: Iterable[int]) -> int:
     Only while nothing is launched: a launch sets the limits before there is any use.
     """
     holders = {project_id(lane) for lane in held}
-    ours = project_quota.projects(filestore, FIRST_PROJECT, LANES + 1)
+    ours = project_quota.projects(filestore, FIRST_PROJECT, len(_PROJECTS))
     idle = [each.id for each in ours if each.id not in holders and not each.is_used]
     for project in idle:
         project_quota.set_limits(filestore, project, NOTHING)

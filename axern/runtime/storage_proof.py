@@ -1,7 +1,7 @@
 """Proves on this very host that the filestore limits what is written, by hand and by sandboxes.
 
-Each proof is a real attempt to write more than the limit. All use one project id of their own, one
-after another, and begin by burying what a proof that was cut short has left.
+Each proof is a real attempt to write more than the limit, with a project id that no lane has, and
+begins by burying what a proof that was cut short has left. Whoever calls keeps others out.
 Source: docs/decisions/0018-storage.md.
 """
 
@@ -19,7 +19,7 @@ from axern.host import filestore, project_quota
 from axern.host.project_quota import Limits
 from axern.runtime import launch, monitor, storage, teardown, template
 from axern.runtime.oci import SandboxSpec
-from axern.runtime.storage import PROOF_PROJECT, Quota
+from axern.runtime.storage import PROOF_PROJECT, SELF_TEST_PROJECT, Quota
 from ledger.reservation import LANES
 from ledger.units import format_bytes
 
@@ -57,12 +57,13 @@ def prove_quota(layout: Layout) -> str:
     with _folder(layout, "probe-quota") as folder:
         project_quota.set_limits(folder, PROOF_PROJECT, limit)
         project_quota.set_project(folder, PROOF_PROJECT)
-        _overfill(f"{folder}/fill")
-        _require_stopped("a write by root", project_quota.read(folder, PROOF_PROJECT))
+        stopped = _overfill(f"{folder}/fill")
+        _require_held("a write by root", project_quota.read(folder, PROOF_PROJECT), stopped=stopped)
     return f"a write over {format_bytes(LIMIT_BYTES)} was stopped"
 
 
-def _overfill(path: str) -> None:
+def _overfill(path: str) -> bool:
+    """Write twice the limit; return whether something has stopped it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         for _ in range(_CHUNKS):
@@ -72,23 +73,35 @@ def _overfill(path: str) -> None:
             raise FilestoreError(
                 f"cannot write {path}", syscall="write", path=path, errno=err.errno
             ) from err
+        return True
     finally:
         os.close(fd)
+    return False
 
 
-def _require_stopped(what: str, found: Project | None) -> None:
-    """Do nothing if *found* was stopped by its limit, and only there.
+def _require_held(what: str, found: Project | None, *, stopped: bool) -> int:
+    """Return the bytes at which *found* was stopped by its limit, and by nothing else.
 
     Raises:
-        CapabilityMissing: It has more than its limit, or stopped long before it.
+        CapabilityMissing: It was not stopped, or has more than its limit.
+        FilestoreError: It was stopped long before, which says nothing of the limit.
     """
     used = found.used_bytes if found else 0
-    if abs(used - LIMIT_BYTES) > SLACK_BYTES:
+    if not stopped or used > LIMIT_BYTES + SLACK_BYTES:
+        how = "has" if stopped else "was not stopped, and has"
         raise CapabilityMissing(
-            f"{what} with a limit of {LIMIT_BYTES} bytes has written {used}",
+            f"{what} with a limit of {LIMIT_BYTES} bytes {how} {used} bytes",
             syscall="write",
             hint="report this with the versions of the kernel and the runtime",
         )
+    if used < LIMIT_BYTES - SLACK_BYTES:
+        raise FilestoreError(
+            f"{what} with a limit of {LIMIT_BYTES} bytes was stopped at {used}: there is no room "
+            "on the filestore to try it",
+            syscall="write",
+            hint="axern run prune, axern template remove, or a larger disk",
+        )
+    return used
 
 
 @contextlib.contextmanager
@@ -119,24 +132,17 @@ def prove(runtime: str, layout: Layout) -> str:
     """
     spec = _spec(runtime, layout)
     paths = layout.sandbox(spec.sandbox_id)
-    teardown.bury(runtime, layout, spec.sandbox_id, PROOF_PROJECT)
+    teardown.bury(runtime, layout, spec.sandbox_id, SELF_TEST_PROJECT)
     try:
         launch.create(spec, layout, timeout_s=TIMEOUT_S)
         launch.start(spec, layout, timeout_s=TIMEOUT_S)
         told = _wait_told(runtime, paths)
-        found = project_quota.read(layout.filestore, PROOF_PROJECT)
+        found = project_quota.read(layout.filestore, SELF_TEST_PROJECT)
     finally:
-        teardown.bury(runtime, layout, spec.sandbox_id, PROOF_PROJECT)
+        teardown.bury(runtime, layout, spec.sandbox_id, SELF_TEST_PROJECT)
         monitor.discard_exit(paths)
         shutil.rmtree(paths.run_folder, ignore_errors=True)
-    _require_stopped(f"a {runtime} sandbox", found)
-    if _STOPPED not in told:
-        raise CapabilityMissing(
-            f"a {runtime} sandbox wrote more than its limit and was told that all was well",
-            syscall="write",
-            hint=f"use another version of {runtime}",
-        )
-    used = found.used_bytes if found else 0
+    used = _require_held(f"a {runtime} sandbox", found, stopped=_STOPPED in told)
     return f"stopped at {format_bytes(used)} of {format_bytes(LIMIT_BYTES)}"
 
 
@@ -169,5 +175,5 @@ def _spec(runtime: str, layout: Layout) -> SandboxSpec:
         rootfs_readonly=False,
         lane=LANES - 1,
         hostname="probe",
-        quota=Quota(PROOF_PROJECT, LIMIT_BYTES),
+        quota=Quota(SELF_TEST_PROJECT, LIMIT_BYTES),
     )

@@ -101,6 +101,7 @@ class FakeObserver:
     readings: int = 0
     second: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: list[Exception] = field(default_factory=list)
+    capabilities: tuple[str, ...] = ("runtime/runc",)
     memory: FakeMemory = field(default_factory=FakeMemory)
 
     def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
@@ -112,7 +113,7 @@ class FakeObserver:
         self.facts = Facts(
             self.readings,
             self.clock.now.monotonic_ms,
-            ("runtime/runc",),
+            self.capabilities,
             sandboxes_memory_bytes=self.memory.in_use,
         )
         return self.facts, self.node
@@ -141,8 +142,9 @@ class FakeCapabilities:
     def fallen(self, loss: str) -> frozenset[str]:
         return self.lost.get(loss, frozenset())
 
-    async def settle(self, keys: tuple[str, ...]) -> None:
+    async def settle(self, keys: tuple[str, ...]) -> Snapshot:
         assert keys is not None
+        return self.snapshot()
 
     async def sweep(self) -> None:
         self.sweeps += 1

@@ -2,24 +2,30 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import axern
 from axern.daemon import capability_loss, capability_watch
 from axern.daemon.capability_loss import CapabilityLoss
 from axern.daemon.capability_watch import CapabilityWatch
 from axern.errors import CapabilityMissing, HostError, HostUnproved
+from axern.host import capabilities
 from axern.host.capabilities import DEGRADE, FAIL_STOP, Row
 from axern.host.cgroup import Hierarchies
+from axern.host.process import boot_id
+from axern.runtime import kept_proofs
 from axern.runtime.layout import Layout
 from axern.runtime.outcome import CAPABILITY_LOST
 from ledger import transitions
+from ledger.errors import AdmissionRefused
 from ledger.reservation import RUN, Owner
 from ledger.testing import ManualClock, small_proposal
-from tests.unit.daemon.rig import USER, Rig, play
+from tests.unit.daemon.rig import USER, Rig, capability, play
 
 
 class Host:
@@ -91,9 +97,29 @@ def test_a_second_daemon_of_this_boot_repeats_no_self_test(tmp_path: Path) -> No
     run(scene)
 
 
-def test_a_damaged_file_of_proofs_proves_nothing(tmp_path: Path) -> None:
+def test_the_proofs_of_another_boot_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `run_dir` is on a disk they are still there, and a program is still the same file."""
     host = Host(tmp_path)
-    (tmp_path / "capability-proofs.json").write_text("{")
+
+    async def scene() -> None:
+        for tests, boot in enumerate(("a", "b"), 1):
+            monkeypatch.setattr(kept_proofs, "boot_id", lambda boot=boot: boot)
+            watch = host.watch()
+            await proved(watch)
+            assert host.tests == tests
+            await watch.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"boot_id": 1}', "whole"])
+def test_a_damaged_file_of_proofs_proves_nothing(tmp_path: Path, text: str) -> None:
+    host = Host(tmp_path)
+    whole = {"boot_id": boot_id(), "version": axern.__version__, "proofs": []}
+    damaged = json.dumps(whole) if text == "whole" else text
+    (tmp_path / "capability-proofs.json").write_text(damaged, encoding="utf-8")
 
     async def scene() -> None:
         watch = host.watch()
@@ -134,6 +160,66 @@ async def wait(event: asyncio.Event) -> None:
     await event.wait()
 
 
+def test_what_needs_something_that_nobody_looked_at_for_a_while_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path)
+    monkeypatch.setattr(capability_watch, "SETTLE_S", 0.01)
+
+    async def scene() -> None:
+        watch = host.watch()
+        await proved(watch)
+        host.clock.advance(capabilities.VALID_MS + 1)
+        with pytest.raises(HostUnproved):
+            await watch.settle(("top",))
+        host.identity, host.trouble = "boot 2", CapabilityMissing("gone", syscall="read")
+        await watch.sweep()
+        await watch.settle(("top",))  # which is known now: it is absent
+        await watch.close()
+
+    run(scene)
+
+
+def test_what_a_proof_makes_is_what_it_stands_on(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+
+    def make() -> str:
+        host.identity = "made"
+        return "it holds"
+
+    host.rows = (dataclasses.replace(host.rows[0], probe=make), host.rows[1])
+
+    async def scene() -> None:
+        watch = host.watch()
+        await proved(watch)
+        await proved(watch)
+        assert (host.tests, watch.snapshot().present()) == (1, ("base", "top"))
+        await watch.close()
+
+    run(scene)
+
+
+def test_a_bug_in_a_self_test_is_told_and_not_tried_again_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = Host(tmp_path)
+
+    def bug() -> None:
+        raise KeyError("unexpected")
+
+    host.gate = bug
+
+    async def scene() -> None:
+        watch = host.watch()
+        for _ in range(3):
+            await proved(watch)
+        assert (host.tests, watch.snapshot().present()) == (1, ("base",))
+        assert "capability top: its probe ended by a bug" in caplog.text
+        await watch.close()
+
+    run(scene)
+
+
 @pytest.mark.parametrize("loss", [FAIL_STOP, DEGRADE])
 def test_only_a_definite_no_falls_and_takes_with_it_what_stands_on_it(
     tmp_path: Path, loss: str
@@ -170,6 +256,25 @@ async def charged(rig: Rig, number: int, *requires: str) -> str:
         row = rows.reservation(proposal.id)
         object.__setattr__(row, "requires", (*row.requires, *requires))
     return proposal.id
+
+
+def test_what_was_proved_since_the_last_tick_counts_at_once(tmp_path: Path) -> None:
+    """Else who waited for a proof would be refused for the want of it."""
+    key = "limit/memory/runc"
+
+    async def scene(rig: Rig) -> None:
+        await rig.parts.observe()
+        proposal = dataclasses.replace(small_proposal(1), runtime="runc", requires=(key,))
+        with pytest.raises(AdmissionRefused):
+            await rig.parts.reserve(proposal)
+        rig.capabilities.items = (capability(key, "seen to obey", present=True),)
+        rig.observer.capabilities = (key,)
+        await rig.parts.reserve(proposal)
+        readings = rig.observer.readings
+        await rig.parts.reserve(dataclasses.replace(small_proposal(2), requires=(key,)))
+        assert rig.observer.readings == readings == 2
+
+    play(tmp_path, scene)
 
 
 def test_what_stands_on_a_lost_row_is_ended_and_nothing_else(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Proofs, doubts and losses of capabilities, on a clock by hand."""
 
+import errno
+import os
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axern.errors import CapabilityMissing, HostError
-from axern.host import capabilities
+from axern.host import capabilities, project_quota
 from axern.host.capabilities import (
     AVAILABLE,
     DEPENDENCY_UNAVAILABLE,
@@ -214,13 +216,18 @@ def test_a_probe_that_took_long_proves_what_it_began_with() -> None:
     assert not scene.item(BASE).present
 
 
-def test_what_is_doubted_is_proved_again() -> None:
+def test_a_doubt_takes_no_definite_no_back() -> None:
     scene = Scene()
     scene.sweep()
-    scene.standings.doubt(TOP)
-    assert scene.item(TOP).code == PENDING
-    scene.sweep()
-    assert scene.probed == [BASE, TOP, TOP]
+    scene.identities[BASE] = NO
+    scene.sweep(1)
+    scene.identities[BASE] = WHO_KNOWS
+    scene.sweep(1)
+    assert scene.codes() == (PROBE_FAILED, DEPENDENCY_UNAVAILABLE)
+    assert scene.standings.is_denied(BASE)
+    scene.identities[BASE] = Proved("1")
+    scene.sweep(1)
+    assert scene.item(BASE).code == RECOVERY_PENDING
 
 
 def test_the_configuration_rules_out_only_what_could_be() -> None:
@@ -258,12 +265,31 @@ def test_what_a_probe_raises_is_an_outcome() -> None:
     assert attempt(lambda: "done") == Proved("done")
     assert attempt(missing) == Denied("no quotas", "mount it so")
     assert attempt(fails) == Unclear("it broke")
-    assert attempt(refused) == Unclear("[Errno 13] Permission denied: '/x'")
+    assert attempt(refused) == Unclear("/x: Permission denied")
     with pytest.raises(KeyError):
         attempt(lambda: EMPTY["a bug is no outcome"])
 
 
 EMPTY: dict[str, str] = {}
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EMFILE, Unclear), (errno.ENOMEM, Unclear), (errno.ENOSYS, Denied)]
+)
+def test_a_process_that_lacks_something_for_now_says_nothing_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Outcome]
+) -> None:
+    """Else one sweep without a descriptor would end whatever has a limit on storage."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def ask() -> str:
+        project_quota.require_enforced("/var")
+        return "it has quotas"
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert isinstance(attempt(ask), kind)
 
 
 OUTCOMES = st.sampled_from([YES, NO, WHO_KNOWS])
