@@ -12,10 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 from ledger import codec, invariants
+from ledger.archive import ARCHIVE
 from ledger.codec import Checkpoint, Commit, Malformed, Tables
 from ledger.errors import CODES, AxernError, LedgerError
 from ledger.files import Folder, translate
-from ledger.journal import ARCHIVE, Scan, segments
+from ledger.journal import Scan, segments
 from ledger.reader import stable
 from ledger.recovery import NODE_ID
 

@@ -19,11 +19,20 @@ from functools import partial
 from typing import TypeVar
 
 from ledger.clock import Now
-from ledger.errors import AxernError, CommitFailed, InvariantViolation, LedgerBusy
+from ledger.errors import (
+    DISK_RETRY_AFTER_S,
+    AxernError,
+    CommitFailed,
+    InvariantViolation,
+    LedgerBusy,
+)
+from ledger.staging import Batch, Group, Operation
 from ledger.state import Change, State
-from ledger.store import Batch, Ledger, Operation
+from ledger.store import Ledger
 
 QUEUE_LIMIT = 4096
+"""Operations that may wait, those of groups counted one by one."""
+BUSY_RETRY_AFTER_S = 1
 SLOW_FLUSH_S = 0.001
 """From this mean on a flush is worth a thread. Source: docs/decisions/0005-ledger-format.md."""
 GATHER_SHARE = 0.25
@@ -32,6 +41,8 @@ IDLE_S = 1.0
 """The least time between two checkpoints that are written because nothing happens."""
 COST_FACTOR = 20
 """The same in terms of what the last one cost, so that they take a twentieth of a core at most."""
+ROOM_FACTOR = 10
+"""How many times `IDLE_S` to wait before room for a segment or the ballast is tried again."""
 RESEAL_PAUSE_S = 0.1
 """The pause after the first reseal that the disk refused; each further one doubles it."""
 RESEAL_LONGEST_PAUSE_S = 10.0
@@ -39,7 +50,7 @@ _NEW_SAMPLE = 0.1
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-Caller = tuple[Operation, "asyncio.Future[object]"]
+Caller = tuple[Operation | Group, "asyncio.Future[object]"]
 
 
 class Committer:
@@ -64,6 +75,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="ledger")
         self._queue: list[Caller] = []
+        self._waiting = 0
         self._resting = asyncio.Event()
         self._resting.set()
         self._upkeep = _Upkeep(ledger, self._threads, self._resting, idle_s)
@@ -80,7 +92,7 @@ class Committer:
         """Return why the last checkpoint could not be written, or None if it was."""
         return self._upkeep.error
 
-    async def submit(self, operation: Operation) -> object:
+    async def submit(self, operation: Operation | Group) -> object:
         """Perform *operation* durably, together with what else waits, and return its result.
 
         Raises:
@@ -90,11 +102,17 @@ class Committer:
         """
         if self._bug is not None:
             raise InvariantViolation("the ledger has stopped after a bug") from self._bug
-        if self._closing or len(self._queue) >= self._queue_limit:
-            what = "is being closed" if self._closing else f"has {len(self._queue)} callers waiting"
-            raise LedgerBusy(f"the ledger {what}", hint="try again in a moment")
+        size = len(operation.operations) if isinstance(operation, Group) else 1
+        if self._closing or self._waiting + size > self._queue_limit:
+            what = "is being closed" if self._closing else f"has {self._waiting} operations waiting"
+            raise LedgerBusy(
+                f"the ledger {what}",
+                hint="try again in a moment",
+                retry_after_s=BUSY_RETRY_AFTER_S,
+            )
         future: asyncio.Future[object] = self._loop.create_future()
         self._queue.append((operation, future))
+        self._waiting += size
         if self._resting.is_set():
             self._resting.clear()
             self._loop.call_soon(self._start)
@@ -118,6 +136,7 @@ class Committer:
             raise CommitFailed(
                 "the ledger takes no commits: its disk still refuses a new segment",
                 hint="look at the disk of the ledger: df, dmesg",
+                retry_after_s=DISK_RETRY_AFTER_S,
             )
 
     async def close(self) -> None:
@@ -130,7 +149,7 @@ class Committer:
     def _start(self) -> None:
         """Take all that waits and make it durable; a ledger that has failed is resealed before."""
         self._gathering = None
-        callers, self._queue = self._queue, []
+        callers, self._queue, self._waiting = self._queue, [], 0
         if not callers:
             self._upkeep.look(None)
             self._resting.set()
@@ -212,7 +231,11 @@ class Committer:
             if future.done():
                 continue
             if failure is not None:
-                future.set_exception(CommitFailed(failure.message, hint=failure.hint))
+                future.set_exception(
+                    CommitFailed(
+                        failure.message, hint=failure.hint, retry_after_s=failure.retry_after_s
+                    )
+                )
             elif isinstance(outcome, AxernError):
                 future.set_exception(outcome)
             else:
@@ -231,7 +254,7 @@ class Committer:
     def _stop(self, callers: list[Caller], bug: BaseException) -> None:
         """Refuse everything from now on: the state can't be trusted after a bug."""
         self._bug = bug
-        callers, self._queue = callers + self._queue, []
+        callers, self._queue, self._waiting = callers + self._queue, [], 0
         for _, future in callers:
             if not future.done():
                 future.set_exception(bug)
@@ -246,6 +269,7 @@ class _Upkeep:
         self, ledger: Ledger, threads: ThreadPoolExecutor, resting: asyncio.Event, idle_s: float
     ) -> None:
         self.error: CommitFailed | None = None
+        self.room_error: CommitFailed | None = None
         self.urgent = False  # the journal begins on a medium that has failed
         self._ledger = ledger
         self._threads = threads
@@ -256,6 +280,7 @@ class _Upkeep:
         self._timer: asyncio.TimerHandle | None = None
         self._idle_after_s = 0.0
         self._retry_after_s = 0.0
+        self._room_after_s = 0.0
         self._changed_at_s: float | None = None
         self._closed = False
 
@@ -271,8 +296,8 @@ class _Upkeep:
             self._checkpoint(rotate=False)
         elif due and self._ledger.has_spare:
             self._checkpoint(rotate=True)
-        elif due or (self._ledger.wants_spare and now_s >= self._retry_after_s):
-            self._run(self._ledger.prepare_segment)
+        elif (due or self._ledger.wants_room) and now_s >= self._room_after_s:
+            self._run(self._ledger.prepare_segment, self._note_room)
         elif self._changed_at_s is not None and self._timer is None:
             wait_s = max(self._idle_s / 4, self._idle_after_s - now_s)
             self._timer = self._loop.call_later(wait_s, self._idle)
@@ -310,7 +335,7 @@ class _Upkeep:
         urgent, self.urgent = self.urgent, False
         started_s = self._loop.time()
 
-        def note(failure: BaseException | None) -> None:
+        def note(failure: CommitFailed | None) -> None:
             if failure is None:
                 self.error = None
                 cost_s = self._loop.time() - started_s
@@ -318,22 +343,22 @@ class _Upkeep:
             else:
                 self._changed_at_s = self._changed_at_s or changed_at_s
                 self.urgent |= urgent
+                self._fail(failure)
 
         self._run(lambda: self._ledger.finish_checkpoint(begun), note)
 
-    def _run(
-        self,
-        work: Callable[[], None],
-        note: Callable[[BaseException | None], None] = lambda _: None,
-    ) -> None:
+    def _note_room(self, failure: CommitFailed | None) -> None:
+        self.room_error = failure
+        if failure is not None:
+            self._room_after_s = self._loop.time() + ROOM_FACTOR * self._idle_s
+
+    def _run(self, work: Callable[[], None], note: Callable[[CommitFailed | None], None]) -> None:
         def finished(done: asyncio.Future[None]) -> None:
             self._work = None
             failure = done.exception()
-            note(failure)
-            if isinstance(failure, CommitFailed):
-                self._fail(failure)
-            elif failure is not None:
+            if failure is not None and not isinstance(failure, CommitFailed):
                 raise failure
+            note(failure)
             if self._resting.is_set():  # else the batch in flight ends with a look
                 self.look(None)
 

@@ -56,18 +56,26 @@ CODES: Mapping[str, CodeRow] = {
 """Public codes; each error class below names one of them. Source: docs/decisions/0006-codes.md."""
 
 
+DISK_RETRY_AFTER_S = 10
+"""When to try again what a disk has refused: as often as the ledger itself does at least."""
+
+
 class AxernError(Exception):
     """Root of every error that a user may see: a message with rule and numbers, and a hint.
 
-    `hint` says what to do next, or is None where nothing sensible can be said.
+    `hint` says what to do next, or is None where nothing sensible can be said. `retry_after_s` is
+    when the same request may succeed, None where nobody knows or it never will.
     """
 
     code: str = "internal_error"
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.retry_after_s = retry_after_s
 
 
 class RequestError(AxernError):
@@ -108,9 +116,26 @@ class AdmissionRefused(AxernError):
     """Admission said no: a decision with numbers, not a failure. The ledger is unchanged."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message, hint=refusal.hint)
+        super().__init__(refusal.message, hint=refusal.hint, retry_after_s=refusal.retry_after_s)
         self.refusal = refusal
         self.code = refusal.code
+
+
+class GroupRefused(AxernError):
+    """One operation of a group that is done all or none was refused, so that none is done.
+
+    `index` counts from 0; `error` is what that operation raised, and its code is this one's.
+    """
+
+    def __init__(self, index: int, error: AxernError) -> None:
+        super().__init__(
+            f"operations[{index}]: {error.message}; nothing of the batch is done",
+            hint=error.hint,
+            retry_after_s=error.retry_after_s,
+        )
+        self.index = index
+        self.error = error
+        self.code = error.code
 
 
 class LedgerError(AxernError):

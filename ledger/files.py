@@ -23,6 +23,8 @@ from ledger.errors import (
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a disk says that has no room, for anybody or for us."""
 LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay"})
 """Where locks, renames and flushes are known to do what the ledger needs; the rest is refused."""
 
@@ -84,12 +86,16 @@ class Folder:
             os.close(fd)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
+    def temporary_name(self, name: str) -> str:
+        """Return a name beside *name* that the next opener sweeps."""
+        return f"{name}.{os.urandom(8).hex()}.tmp"
+
     def create_temporary(self, name: str) -> tuple[str, int]:
         """Create an empty file beside *name* and return (its own name, descriptor).
 
         Beside, because a rename is atomic within a file system only.
         """
-        temporary = f"{name}.{os.urandom(8).hex()}.tmp"
+        temporary = self.temporary_name(name)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN
         fd = os.open(temporary, flags, FILE_MODE, dir_fd=self.fd)
         try:
@@ -159,7 +165,7 @@ def translate(error: OSError, directory: str) -> LedgerError | NotFound | Permis
             f"there is no ledger in {directory}: {what}: {reason}",
             hint="start axernd once, or name the right directory",
         )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    if error.errno in (*NO_ROOM, errno.EROFS):
         return CommitFailed(
             f"the ledger in {directory} can't be written: {what}: {reason}",
             hint="make room on its file system, or mount it writable",

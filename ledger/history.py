@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from ledger import codec
+from ledger.archive import ARCHIVE
+from ledger.blank import END_BYTES, end_mark
 from ledger.codec import Malformed
 from ledger.errors import InvalidArgument, LedgerCorrupt
 from ledger.files import Folder, translate
-from ledger.journal import ARCHIVE, END_BYTES, end_mark, segments
+from ledger.journal import segments
 from ledger.reservation import RELEASED, Reservation
 from ledger.tables import RESERVATIONS
 

@@ -13,23 +13,18 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from ledger import codec
+from ledger.blank import END_BYTES, Ballast, Blank, end_mark, make_blank
 from ledger.codec import Commit, Malformed, Position
-from ledger.errors import CommitFailed, InvariantViolation, LedgerCorrupt
-from ledger.files import DIRECTORY_MODE, Folder, check_hint, write_all
+from ledger.errors import DISK_RETRY_AFTER_S, CommitFailed, InvariantViolation, LedgerCorrupt
+from ledger.files import NO_ROOM, Folder, check_hint, write_all
 
-SEGMENT_BYTES = 4 * 1024**2
-"""Default size: a few thousand admissions, and filled within one or two hundredths of a second."""
 SECTOR_BYTES = 512
 """The least that a disk writes whole; larger sectors are multiples of it."""
 
-END_BYTES = len("end 0123456789012345\n")
-
 _NAME = re.compile(r"journal-([0-9]{16})\.jsonl", re.ASCII)
-_PAGE_BYTES = 4096
-_FILL = bytes(1024**2)
 
 
 def segment_name(first_generation: int) -> str:
@@ -41,16 +36,6 @@ def first_generation(name: str) -> int | None:
     """Return the generation that the segment *name* starts at, or None for any other file."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def end_mark(size: int, *, goes_on: bool = False) -> bytes:
-    """Return the last bytes of a segment of *size* bytes; another one follows if it *goes_on*."""
-    return b"%b %016d\n" % (b"and" if goes_on else b"end", size)
-
-
-def is_blank(data: bytes) -> bool:
-    """Tell whether *data* is a whole segment without a line."""
-    return data == bytes(max(0, len(data) - END_BYTES)) + end_mark(len(data))
 
 
 def segments(folder: Folder) -> dict[int, str]:
@@ -166,6 +151,14 @@ def looks_torn(lines: bytes, offset: int) -> bool:
     return True
 
 
+def lines_end(data: bytes) -> int:
+    """Return where the whole lines of the segment *data* end."""
+    offset = 0
+    while (end := data.find(b"\n", offset) + 1) and _verifies(data[offset:end]):
+        offset = end
+    return offset
+
+
 def _verifies(line: bytes) -> bool:
     try:
         codec.seal_of(line)
@@ -179,7 +172,8 @@ class Journal:
 
     After a failed write or flush nobody knows what the disk holds (the kernel may have dropped the
     page and forgotten the error), so the segment is dead: `failed` stays set until `reseal`.
-    Source: docs/decisions/0005-ledger-format.md.
+    Where the disk has no room for another segment, the ballast becomes one, and `short` stays set
+    until there is room for both again. Source: docs/decisions/0005-ledger-format.md, 0024.
     """
 
     def __init__(
@@ -188,9 +182,11 @@ class Journal:
         self.position = position
         self.generation = generation
         self.failed: OSError | None = None
+        self.short: OSError | None = None
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._spares: deque[Blank] = deque()  # its pop and append are safe between threads
+        self._ballast = Ballast(folder, segment_bytes)
         self._fd = folder.open(position.segment, os.O_RDWR)
         self._room = os.fstat(self._fd).st_size - END_BYTES
 
@@ -206,12 +202,14 @@ class Journal:
         return bool(self._spares)
 
     @property
-    def is_half_full(self) -> bool:
-        """Tell whether it is time to make the next segment."""
-        return 2 * self.position.offset > self._room
+    def wants_room(self) -> bool:
+        """Tell whether it is time for `prepare`: half of this segment is full, or room is short."""
+        if not self._ballast.is_there or self.short is not None:
+            return True
+        return 2 * self.position.offset > self._room and not self._spares
 
-    def append(self, line: bytes, chain: str) -> None:
-        """Write *line* behind the last one and flush it.
+    def append(self, line: bytes, chain: str, *, may_take_ballast: bool = True) -> None:
+        """Write *line* behind the last one and flush it; the ballast is for what gives back.
 
         Raises:
             CommitFailed: It is not durable, and the segment may be dead (`failed`).
@@ -219,7 +217,7 @@ class Journal:
         if self.failed is not None:
             raise self._dead() from self.failed
         if self.position.offset + len(line) > self._room:
-            self.rotate(len(line))
+            self.rotate(len(line), may_take_ballast=may_take_ballast)
         name, offset = self.position.segment, self.position.offset
         try:
             write_all(self._fd, line, offset)
@@ -231,15 +229,22 @@ class Journal:
         self.generation += 1
 
     def prepare(self) -> None:
-        """Make the next segment in advance; may run in another thread than `append`.
+        """Make the next segment in advance, then the ballast; may run in another thread.
 
         Raises:
-            OSError: There is no room for it; nothing is changed.
+            OSError: There is no room for one of them; `short` says so until there is for both.
         """
-        if not self._spares:
-            self._spares.append(make_blank(self._folder, self._segment_bytes))
+        try:
+            if not self._spares:
+                self._spares.append(make_blank(self._folder, self._segment_bytes))
+            self._ballast.lay()
+        except OSError as err:
+            if err.errno in NO_ROOM:
+                self.short = err
+            raise
+        self.short = None
 
-    def rotate(self, least_bytes: int = 0) -> None:
+    def rotate(self, least_bytes: int = 0, *, may_take_ballast: bool = False) -> None:
         """Go on in a new segment.
 
         Raises:
@@ -253,7 +258,7 @@ class Journal:
                 return
         elif self._folder.exists(following):
             raise InvariantViolation(f"{following} exists before its first commit")
-        self._enter(following, self._next_blank(least_bytes))
+        self._enter(following, self._next_blank(least_bytes, may_take_ballast=may_take_ballast))
 
     def reseal(self) -> None:
         """Go on after a failure, in a new segment on a new inode; may run beside `prepare`.
@@ -264,7 +269,8 @@ class Journal:
         Raises:
             CommitFailed: The disk still refuses; `failed` stays set.
         """
-        self._enter(segment_name(self.generation + 1), self._next_blank(0))
+        blank = self._next_blank(0, may_take_ballast=True)
+        self._enter(segment_name(self.generation + 1), blank)
         self.failed = None
 
     def _enter(self, following: str, blank: Blank) -> None:
@@ -285,19 +291,32 @@ class Journal:
         self.position = Position(following, 0, self.position.chain)
         self._fd, self._room = blank.fd, blank.size - END_BYTES
 
-    def _next_blank(self, least_bytes: int) -> Blank:
+    def _next_blank(self, least_bytes: int, *, may_take_ballast: bool) -> Blank:
         try:
             while self._spares:
                 spare = self._spares.pop()
                 if spare.size >= least_bytes + END_BYTES:
                     return spare
                 self._discard(spare)
-            return make_blank(self._folder, max(self._segment_bytes, least_bytes + END_BYTES))
+            return self._new_blank(least_bytes + END_BYTES, may_take_ballast=may_take_ballast)
         except OSError as err:
             raise CommitFailed(
                 f"no new segment can be made: {err.strerror}; nothing was written",
                 hint="make room on the file system of the ledger, then try again",
             ) from err
+
+    def _new_blank(self, least_bytes: int, *, may_take_ballast: bool) -> Blank:
+        """Make a segment of *least_bytes* at least; where there is no room, out of the ballast."""
+        try:
+            return make_blank(self._folder, max(self._segment_bytes, least_bytes))
+        except OSError as err:
+            if err.errno not in NO_ROOM:
+                raise
+            self.short = err
+            blank = self._ballast.take(least_bytes) if may_take_ballast else None
+            if blank is None:
+                raise
+            return blank
 
     def _discard(self, blank: Blank) -> None:
         os.close(blank.fd)
@@ -309,86 +328,5 @@ class Journal:
             f"{self.position.segment} could not be made durable: {reason}; nothing more is "
             "written to it",
             hint="look at the disk (df, dmesg); a new segment is tried again and again",
+            retry_after_s=DISK_RETRY_AFTER_S,
         )
-
-
-class Blank(NamedTuple):
-    """A durable segment without a line, still under a temporary name; `size` in bytes."""
-
-    name: str
-    fd: int
-    size: int
-
-
-def make_blank(folder: Folder, size: int) -> Blank:
-    """Make a blank segment of at least *size* bytes.
-
-    The zeros are really written: a flush of a line then changes no metadata of the file system.
-    """
-    size += -size % _PAGE_BYTES
-    name, fd = folder.create_temporary("journal")
-    try:
-        for offset in range(0, size, len(_FILL)):
-            write_all(fd, memoryview(_FILL)[: size - offset], offset)
-        write_all(fd, end_mark(size), size - END_BYTES)
-        os.fsync(fd)
-    except OSError:
-        os.close(fd)
-        folder.unlink(name)
-        raise
-    return Blank(name, fd, size)
-
-
-ARCHIVE = "archive"
-ARCHIVE_DAYS = 30
-ARCHIVE_BYTES = 1024**3
-
-
-def archive(folder: Folder, position: Position, wall_ms: int) -> None:
-    """Move the segments before *position* to the archive, cut to their lines, and prune it.
-
-    Raises:
-        OSError: A segment stays where it is; the next call takes it up again.
-    """
-    here = first_generation(position.segment) or 0
-    sealed = [name for first, name in segments(folder).items() if first < here]
-    if not sealed:
-        return
-    if not folder.exists(ARCHIVE):
-        os.mkdir(ARCHIVE, DIRECTORY_MODE, dir_fd=folder.fd)
-        os.chmod(ARCHIVE, DIRECTORY_MODE, dir_fd=folder.fd)  # whatever the umask is
-    target = Folder(os.path.join(folder.path, ARCHIVE))
-    try:
-        for name in sealed:
-            with contextlib.suppress(FileExistsError):  # left by a crash in the middle of this
-                folder.link(name, name, target)
-            fd = target.open(name, os.O_RDWR)
-            try:
-                os.ftruncate(fd, lines_end(target.read(name)))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            target.sync()
-            folder.unlink(name)
-        _prune(target, wall_ms)
-    finally:
-        target.close()
-
-
-def lines_end(data: bytes) -> int:
-    """Return where the whole lines of the segment *data* end."""
-    offset = 0
-    while (end := data.find(b"\n", offset) + 1) and _verifies(data[offset:end]):
-        offset = end
-    return offset
-
-
-def _prune(target: Folder, wall_ms: int) -> None:
-    """Remove the oldest segments until the rest is within the bounds on age and size."""
-    oldest_s = wall_ms / 1000 - ARCHIVE_DAYS * 86_400
-    total = 0
-    for name in sorted(segments(target).values(), reverse=True):
-        status = os.stat(name, dir_fd=target.fd, follow_symlinks=False)
-        total += status.st_size
-        if total > ARCHIVE_BYTES or status.st_mtime < oldest_s:
-            target.unlink(name)

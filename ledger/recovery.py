@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ledger import checkpoint as checkpoint_file
 from ledger import codec, invariants
+from ledger.archive import ARCHIVE
+from ledger.blank import Ballast, is_blank, make_blank
 from ledger.clock import Now
 from ledger.codec import Position
 from ledger.errors import LedgerCorrupt, NotFound
-from ledger.files import Folder, check_hint
-from ledger.journal import ARCHIVE, is_blank, make_blank, segment_name, segments
+from ledger.files import NO_ROOM, Folder, check_hint
+from ledger.journal import segment_name, segments
 from ledger.replay import replay, without_gc
 from ledger.state import State, genesis
 
@@ -32,11 +35,21 @@ class Loaded:
 
 
 def load(
-    folder: Folder, now: Now, node_id: str | None, *, create: bool, segment_bytes: int
+    folder: Folder,
+    now: Now,
+    node_id: str | None,
+    least: Callable[[str | None], int],
+    *,
+    create: bool,
+    segment_bytes: int,
 ) -> Loaded:
-    """Return what the files say, after making whole what a crash left unfinished."""
+    """Return what the files say, after making whole what a crash left unfinished.
+
+    *least* returns the least generation that the ledger of a node must have by now.
+    """
     if not folder.exists(checkpoint_file.CHECKPOINT):
         _require_unborn(folder)
+        _require_newest(folder, 0, least(node_id))
         if not create:
             raise NotFound(f"there is no ledger in {folder.path}", hint="start axernd once")
         _bear(folder, now, node_id or os.urandom(16).hex(), segment_bytes)
@@ -51,7 +64,8 @@ def load(
                 "missing",
                 hint=check_hint(folder.path),
             ) from err
-        violations = invariants.check(state.all_rows(), state.balances())
+        _require_newest(folder, state.generation, least(base.node_id))
+    violations = invariants.check(state.all_rows(), state.balances())
     if violations:
         raise LedgerCorrupt(
             f"the ledger in {folder.path} contradicts itself {len(violations)} times, first: "
@@ -59,11 +73,33 @@ def load(
             hint=check_hint(folder.path),
         )
     position, generation, size = scan.position, base.generation, 0
-    if scan.torn or base.schema != codec.SCHEMA:
+    is_old = base.schema != codec.SCHEMA
+    if scan.torn or is_old:
         position = seal(folder, position, state.generation, segment_bytes)
-        generation = state.generation
-        size = checkpoint_file.write(folder, checkpoint_file.of(state, base.node_id, position))
+        renewed = checkpoint_file.of(state, base.node_id, position)
+        try:
+            size = checkpoint_file.write(folder, renewed)
+            generation = state.generation
+        except OSError as err:
+            # What is torn is void by the new segment alone.
+            if is_old or err.errno not in NO_ROOM:
+                raise
     return Loaded(base.node_id, state, position, generation, size, scan.replayed_bytes)
+
+
+def _require_newest(folder: Folder, generation: int, least: int) -> None:
+    """Do nothing if a ledger at *generation* may be the newest one.
+
+    Raises:
+        LedgerCorrupt: This boot has seen a later one.
+    """
+    if generation < least:
+        found = f"is at generation {generation}" if generation else "is gone"
+        raise LedgerCorrupt(
+            f"the ledger in {folder.path} {found}, but this boot has seen {least}: "
+            "an older copy, or nothing, was put in its place",
+            hint="put the newest one back; " + check_hint(folder.path),
+        )
 
 
 def _require_unborn(folder: Folder) -> None:
@@ -96,9 +132,15 @@ def seal(folder: Folder, position: Position, generation: int, segment_bytes: int
     the next one begins. One that holds nothing else is replaced.
     """
     following = segment_name(generation + 1)
-    name, fd, _ = make_blank(folder, segment_bytes)
-    os.close(fd)
-    folder.rename(name, following)
+    try:
+        blank = make_blank(folder, segment_bytes)
+    except OSError as err:
+        ballast = Ballast(folder, segment_bytes).take(0) if err.errno in NO_ROOM else None
+        if ballast is None:
+            raise
+        blank = ballast
+    os.close(blank.fd)
+    folder.rename(blank.name, following)
     folder.sync()
     return Position(following, 0, position.chain)
 

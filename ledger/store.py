@@ -8,68 +8,45 @@ seen before it is durable. Steps of two batches never mix, and checkpoints begin
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-import filelock
-
 from ledger import checkpoint as checkpoint_file
-from ledger import codec
+from ledger import codec, lock, remembered
+from ledger.archive import archive
+from ledger.blank import SEGMENT_BYTES
 from ledger.clock import Now
 from ledger.codec import Checkpoint
 from ledger.errors import (
+    DISK_RETRY_AFTER_S,
     AxernError,
     CommitFailed,
     InvariantViolation,
-    LedgerBusy,
-    LedgerCorrupt,
 )
-from ledger.files import DIRECTORY_MODE, FILE_MODE, Folder, check_hint, require_local, translate
-from ledger.journal import SEGMENT_BYTES, Journal, archive, first_generation
+from ledger.files import DIRECTORY_MODE, Folder, require_local, translate
+from ledger.journal import Journal, first_generation
 from ledger.recovery import Loaded, load
-from ledger.state import Change, State
+from ledger.remembered import Remembered
+from ledger.request_ids import EndedRequests
+from ledger.staging import Batch, Group, Operation, Stage
+from ledger.state import State
 from ledger.transitions import rebase
 
-LOCK = "ledger.lock"
-HOLDER = "ledger.holder"
 CHECKPOINT_BYTES = 32 * 1024**2
 """How far the journal grows before a checkpoint: a fraction of a second to replay."""
-
-Operation = Callable[[State], Change]
-
-
-@dataclass(slots=True)
-class Batch:
-    """Operations that become durable together, or not at all.
-
-    `outcomes` has for each operation, in order, its result or the AxernError that it raised. They
-    mean nothing before the batch is published: a refusal may rest on a change that came to nothing.
-    `line` is empty if nothing has to be written.
-    """
-
-    outcomes: list[object]
-    fork: State
-    line: bytes = b""
-    chain: str = ""
-    only_beats: bool = True
 
 
 class Ledger:
     """The one writer of a ledger; made by `open`, closed by `close` or at the end of `with`."""
 
-    def __init__(
-        self, folder: Folder, lock: filelock.BaseFileLock, loaded: Loaded, segment_bytes: int
-    ) -> None:
+    def __init__(self, folder: Folder, held: lock.Lock, loaded: Loaded, segment_bytes: int) -> None:
         self.node_id = loaded.node_id
         self.checkpoint_generation = loaded.checkpoint_generation
         self._folder = folder
-        self._lock = lock
+        self._lock = held
         self._state = loaded.state
         self._journal = Journal(folder, loaded.position, loaded.state.generation, segment_bytes)
         self._written = loaded.replayed_bytes
@@ -77,6 +54,8 @@ class Ledger:
         self._checkpoint_size = loaded.checkpoint_bytes
         self._finishing = threading.Lock()
         self._newest = (loaded.checkpoint_generation, 0)
+        self._ended = EndedRequests.of(loaded.state)
+        self._remembered: Remembered | None = None
         self._closed = False
 
     @classmethod
@@ -91,6 +70,7 @@ class Ledger:
         holder: str = "axernd",
         segment_bytes: int = SEGMENT_BYTES,
         least_generation: int = 0,
+        remember_in: str | None = None,
     ) -> Ledger:
         """Take the lock, read what is there, and return the ledger ready for commits.
 
@@ -103,6 +83,7 @@ class Ledger:
             holder: What this process is doing, for the message to whoever has to wait.
             segment_bytes: The size of a journal segment.
             least_generation: What this boot has seen already; an older ledger was put back.
+            remember_in: A folder lost at a reboot, where that is remembered beside *node_id*.
         Raises:
             LedgerBusy: Another process holds it; the message names it.
             LedgerCorrupt: Something is damaged or missing. Nothing is repaired, nothing dropped.
@@ -122,17 +103,15 @@ class Ledger:
         with contextlib.ExitStack() as undo:
             undo.callback(folder.close)
             try:
-                lock = _take_lock(folder, lock_timeout_s, holder, now, undo)
+                held = lock.take(folder, lock_timeout_s, holder, now, undo)
                 folder.sweep()
-                loaded = load(folder, now, node_id, create=create, segment_bytes=segment_bytes)
-                if loaded.state.generation < least_generation:
-                    raise LedgerCorrupt(
-                        f"the ledger in {path} is at generation {loaded.state.generation}, but "
-                        f"this boot has seen {least_generation}: an older copy was put back",
-                        hint=check_hint(path),
-                    )
-                ledger = cls(folder, lock, loaded, segment_bytes)
-                undo.callback(ledger._journal.close)
+                least = _Least(least_generation, remember_in, now.boot_id)
+                loaded = load(
+                    folder, now, node_id, least, create=create, segment_bytes=segment_bytes
+                )
+                ledger = cls(folder, held, loaded, segment_bytes)
+                undo.callback(ledger._let_go)
+                ledger._remember(remember_in, now)
                 if ledger.state.clock.boot_id != now.boot_id:
                     ledger.commit(lambda view: rebase(view, now), now)
             except OSError as err:
@@ -173,14 +152,19 @@ class Ledger:
         return self._written - self._checkpointed > bound
 
     @property
+    def is_short(self) -> bool:
+        """Tell whether the disk has no room, so that only what gives resources back is done."""
+        return self._journal.short is not None
+
+    @property
     def has_spare(self) -> bool:
         """Tell whether the next segment was made in advance."""
         return self._journal.has_spare
 
     @property
-    def wants_spare(self) -> bool:
+    def wants_room(self) -> bool:
         """Tell whether it is time for `prepare_segment`."""
-        return self._journal.is_half_full and not self._journal.has_spare
+        return self._journal.wants_room
 
     def commit(self, operation: Operation, now: Now) -> object:
         """Perform *operation* durably and return its result.
@@ -189,6 +173,9 @@ class Ledger:
             AxernError: What it raised; nothing is changed.
             CommitFailed: It is not durable, and not done.
         """
+        if self.is_short:
+            with contextlib.suppress(CommitFailed):
+                self.prepare_segment()
         batch = self.stage([operation], now)
         self.flush(batch)
         self.publish(batch)
@@ -197,28 +184,18 @@ class Ledger:
             raise outcome
         return outcome
 
-    def stage(self, operations: Iterable[Operation], now: Now) -> Batch:
+    def stage(self, operations: Iterable[Operation | Group], now: Now) -> Batch:
         """Apply *operations* in order to a fork; one that raises AxernError leaves no trace."""
         fork = self._state.fork()
         following = fork.generation + 1
         batch = Batch([], fork)
-        changes = []
-        for operation in operations:
-            try:
-                change = operation(fork)
-            except AxernError as err:
-                batch.outcomes.append(err)
-                continue
-            if change.puts:
-                fork.apply(change)
-                fork.generation = following
-                changes.append(change)
-                batch.only_beats &= change.operation == "beat"
-            batch.outcomes.append(change.result)
-        if changes:
+        stage = Stage(batch, following, self._short())
+        stage.apply(operations)
+        stage.forget_requests(self._ended)
+        if stage.changes:
             fork.clock = now
             batch.line, batch.chain = codec.encode_commit(
-                following, now, changes, self._journal.position.chain
+                following, now, stage.changes, self._journal.position.chain
             )
         return batch
 
@@ -232,7 +209,7 @@ class Ledger:
             return
         if batch.fork.generation != self._journal.generation + 1:
             raise InvariantViolation("two batches were staged on one state")
-        self._journal.append(batch.line, batch.chain)
+        self._journal.append(batch.line, batch.chain, may_take_ballast=batch.gives_back)
         self._written += len(batch.line)
 
     def publish(self, batch: Batch) -> None:
@@ -241,9 +218,12 @@ class Ledger:
             if self._journal.generation != batch.fork.generation:
                 raise InvariantViolation("a batch is published that was not flushed")
             self._state.merge(batch.fork)
+            if batch.ended:
+                self._ended.settle(batch.ended, batch.drops)
+            self._note_generation()
 
     def prepare_segment(self) -> None:
-        """Make the next segment in advance; may run in a thread beside commits.
+        """Make the next segment in advance, and the ballast; may run in a thread beside commits.
 
         Raises:
             CommitFailed: There is no room; the next rotation tries again.
@@ -328,10 +308,58 @@ class Ledger:
             if checkpoint and (dead or self.checkpoint_generation != self.generation):
                 self.checkpoint(rotate=False)
         finally:
-            self._journal.close()
-            self._folder.unlink(HOLDER)
+            self._let_go()
+            with contextlib.suppress(OSError):
+                self._folder.unlink(lock.HOLDER)
             self._lock.release()
             self._folder.close()
+
+    def _let_go(self) -> None:
+        if self._remembered is not None:
+            self._remembered.close()
+        with contextlib.suppress(OSError):  # what can't be removed is swept by the next opener
+            self._journal.close()
+
+    def _short(self) -> CommitFailed | None:
+        error = self._journal.short
+        if error is None:
+            return None
+        return CommitFailed(
+            f"the disk of the ledger has no room ({error.strerror}): only what gives resources "
+            "back is done",
+            hint=f"make room on the file system of {self._folder.path}; the rest follows by itself",
+            retry_after_s=DISK_RETRY_AFTER_S,
+        )
+
+    def _remember(self, folder: str | None, now: Now) -> None:
+        """Note each generation in *folder* from now on; where that can't be, the rest still can."""
+        if folder is None:
+            return
+        with contextlib.suppress(OSError):
+            self._remembered = Remembered(folder, self.node_id, now.boot_id)
+            self._note_generation()
+
+    def _note_generation(self) -> None:
+        if self._remembered is not None:
+            try:
+                self._remembered.note(self._state.generation)
+            except OSError:
+                return  # the one before is remembered
+
+
+class _Least:
+    """What this boot has seen of a node already."""
+
+    def __init__(self, known: int, folder: str | None, boot_id: str) -> None:
+        self._known = known
+        self._folder = folder
+        self._boot_id = boot_id
+
+    def __call__(self, node_id: str | None) -> int:
+        """Return the least generation that the ledger of *node_id* must have."""
+        if self._folder is None or node_id is None:
+            return self._known
+        return max(self._known, remembered.least(self._folder, node_id, self._boot_id))
 
 
 def _make_directory(path: str, *, create: bool) -> None:
@@ -344,42 +372,3 @@ def _make_directory(path: str, *, create: bool) -> None:
         parent.sync()
     finally:
         parent.close()
-
-
-def _take_lock(
-    folder: Folder, timeout_s: float, holder: str, now: Now, undo: contextlib.ExitStack
-) -> filelock.BaseFileLock:
-    """Return the lock, held until *undo*; whoever waits for it in vain is told who has it."""
-    lock = filelock.FileLock(
-        os.path.join(folder.path, LOCK),
-        timeout=timeout_s,
-        mode=FILE_MODE,
-        thread_local=False,
-        blocking=True,
-        is_singleton=False,
-        poll_interval=0.05,
-        lifetime=None,
-        fallback_to_soft=False,
-        preserve_lock_file=True,
-    )
-    try:
-        lock.acquire()
-    except filelock.Timeout as err:
-        raise LedgerBusy(
-            f"the ledger in {folder.path} is held by {_read_holder(folder)}",
-            hint="wait until it ends, or stop it; the lock goes with it",
-        ) from err
-    undo.callback(lock.release)
-    os.close(folder.open(LOCK))  # refuses what is no plain file; the lock is not this descriptor's
-    since = datetime.fromtimestamp(now.wall_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    note = json.dumps({"pid": os.getpid(), "holder": holder, "since": since}) + "\n"
-    checkpoint_file.write_small(folder, HOLDER, note.encode())
-    return lock
-
-
-def _read_holder(folder: Folder) -> str:
-    try:
-        note = json.loads(folder.read(HOLDER))
-        return f"{note['holder']} (pid {note['pid']}, since {note['since']})"
-    except (OSError, LedgerCorrupt, ValueError, KeyError, TypeError):
-        return "a process that did not say who it is"

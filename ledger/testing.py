@@ -12,8 +12,8 @@ from ledger.facts import Facts
 from ledger.reservation import EXTERNAL, Owner
 from ledger.resources import OptionalResources, Resources
 from ledger.spec import ResolvedSpec, ResourceSpec
+from ledger.staging import Operation
 from ledger.state import Change, State
-from ledger.store import Operation
 from ledger.tables import Node
 from ledger.transitions import Proposal
 

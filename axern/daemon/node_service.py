@@ -13,7 +13,7 @@ from ledger.standing import Wish
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
-    from ledger.store import Operation
+    from ledger.staging import Operation
 
 _log = logging.getLogger(__name__)
 

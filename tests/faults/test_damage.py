@@ -13,7 +13,8 @@ from tempfile import mkdtemp
 import pytest
 
 from ledger import checkpoint as checkpoint_file
-from ledger import codec, journal, reader
+from ledger import codec, reader
+from ledger.blank import END_BYTES, end_mark
 from ledger.errors import LedgerCorrupt, LedgerError, LedgerTooNew, NotFound
 from ledger.files import Folder
 from ledger.journal import Scan, segments
@@ -79,7 +80,7 @@ def cut(data: bytearray, chance: random.Random) -> None:
 
 def append(data: bytearray, chance: random.Random) -> None:
     data += chance.choice(
-        (b"\n", b"\0", b" ", b"{}\n", bytes(4096), journal.end_mark(len(data)), bytes(data))
+        (b"\n", b"\0", b" ", b"{}\n", bytes(4096), end_mark(len(data)), bytes(data))
     )
 
 
@@ -127,7 +128,7 @@ def test_each_bit_of_the_last_line_counts(intact: Path, damaged: Path) -> None:
     whole = seen(intact)
     path = next(damaged.glob("journal-*"))
     data = bytearray(path.read_bytes())
-    end = len(bytes(data[: -journal.END_BYTES]).rstrip(b"\0"))
+    end = len(bytes(data[:-END_BYTES]).rstrip(b"\0"))
     start = bytes(data).rindex(b"\n", 0, end - 1) + 1
     accepted = 0
     for offset in range(start, end + 1):

@@ -1,6 +1,7 @@
 """A disk that fails at any step and comes back: what was answered holds, both ways, throughout."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -13,8 +14,10 @@ import pytest
 from ledger import reader
 from ledger.committer import Committer
 from ledger.errors import CommitFailed
-from ledger.store import Ledger, Operation
+from ledger.staging import Operation
+from ledger.store import Ledger
 from ledger.testing import ManualClock, releasing, reserving, small_proposal
+from tests.conftest import LONG
 from tests.faults import lives, steps
 from tests.faults.lives import Told
 
@@ -36,7 +39,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     shutil.rmtree(root)
 
 
-def failing(first: int, count: int, moment: str, seen: list[str]) -> steps.Hook:
+def failing(
+    first: int, count: int, moment: str, seen: list[str], number: int = errno.EIO
+) -> steps.Hook:
     """Return a hook that fails *count* steps from *first* on, before or after they are done."""
 
     def fail(name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -47,7 +52,7 @@ def failing(first: int, count: int, moment: str, seen: list[str]) -> steps.Hook:
             result = call(*args, **kwargs)
             if name == "open":
                 os.close(result)
-        raise OSError(errno.EIO, "planted")
+        raise OSError(number, "planted")
 
     return fail
 
@@ -78,14 +83,34 @@ async def live(ledger: Ledger, clock: ManualClock, told: Told, slow_flush_s: flo
         await ask(reserving(small_proposal(number), clock()), f"+{number}")
         if number % 3 == 0 and number in told.present:
             await ask(releasing(number), f"-{number}")
+    await come_back(committer, ledger, clock, told)
     await committer.close()
-    if void:
-        told(void)
     return refused
 
 
+async def come_back(committer: Committer, ledger: Ledger, clock: ManualClock, told: Told) -> None:
+    """See that nobody has to start anything anew: as in a daemon's loop, something is asked for."""
+    numbers = iter(range(100, 10_000))
+    async with asyncio.timeout(20):
+        while True:
+            number = next(numbers)
+            with contextlib.suppress(CommitFailed):
+                await committer.submit(reserving(small_proposal(number), clock()))
+                told(f"+{number}")
+                await committer.submit(releasing(number))
+                told(f"-{number}")
+            if not (ledger.failed or ledger.is_short or committer.checkpoint_error):
+                return
+            await asyncio.sleep(0.002)
+
+
 def play(
-    directory: str, slow_flush_s: float, first: int, count: int, moment: str
+    directory: str,
+    slow_flush_s: float,
+    first: int,
+    count: int,
+    moment: str,
+    number: int = errno.EIO,
 ) -> tuple[int, int]:
     """Let a ledger live on a disk that fails *count* steps, die, and be looked at.
 
@@ -94,7 +119,7 @@ def play(
     clock, told, seen = ManualClock(), Told(), list[str]()
     ledger = lives.open_ledger(directory, clock)
     lives.observe(ledger, clock)
-    with steps.hooked(failing(first, count, moment, seen)):
+    with steps.hooked(failing(first, count, moment, seen, number)):
         refused = asyncio.run(live(ledger, clock, told, slow_flush_s))
     ledger.close(checkpoint=False)
     lives.verify(directory, told)
@@ -118,6 +143,24 @@ def test_a_disk_fails_at_any_step_and_comes_back(
         if steps_taken <= first:
             break
     assert total >= 5
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_disk_that_is_full_or_read_only_for_a_while(
+    fresh: Callable[[], str], count: int, number: int
+) -> None:
+    total = 0
+    for first in range(0, STEPS, 1 if LONG else 3):
+        try:
+            steps_taken, refused = play(fresh(), ON_THE_LOOP, first, count, steps.BEFORE, number)
+        except BaseException as err:
+            err.add_note(f"{count} steps failed with {os.strerror(number)} from {first} on")
+            raise
+        total += refused
+        if steps_taken <= first:
+            break
+    assert total >= 2
 
 
 def test_control_a_writer_that_goes_on_in_the_same_segment_is_caught(

@@ -1,6 +1,7 @@
 """One writer: the second opener is told who holds the ledger, and a lock ends with its process."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from ledger import store
+from ledger import remembered, store
 from ledger.errors import FileSystemRefused, LedgerBusy, LedgerCorrupt, NotFound, PermissionDenied
 from ledger.store import Ledger
 from ledger.testing import ManualClock
@@ -126,6 +127,67 @@ def test_an_older_ledger_than_this_boot_has_seen_is_refused(directory: Path) -> 
     Ledger.open(directory, clock(), least_generation=1).close()
     with pytest.raises(LedgerCorrupt, match="generation 1, but this boot has seen 2"):
         Ledger.open(directory, clock(), least_generation=2)
+
+
+def remembering(directory: Path, clock: ManualClock, node_id: str | None = "node-a") -> Ledger:
+    """Open a ledger that this boot remembers beside it."""
+    return Ledger.open(directory, clock(), node_id=node_id, remember_in=str(directory.parent))
+
+
+@pytest.mark.parametrize("node_id", ["node-a", "a/b ü"])
+def test_a_backup_put_back_is_noticed_in_the_same_boot(directory: Path, node_id: str) -> None:
+    clock = ManualClock()
+    with remembering(directory, clock, node_id) as ledger:
+        lives.observe(ledger, clock)
+    backup = directory.with_name("backup")
+    shutil.copytree(directory, backup)
+    with remembering(directory, clock, None) as ledger:  # whoever writes, a daemon or not
+        lives.reserve(ledger, clock, 1, lives.silent)
+    newest = directory.with_name("newest")
+    directory.rename(newest)
+    shutil.copytree(backup, directory)
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="at generation 1, but this boot has seen 2"):
+            remembering(directory, clock, node_id)
+    after = {path: path.read_bytes() for path in directory.iterdir()}
+    assert {path: data for path, data in after.items() if path.name != "ledger.holder"} == before
+    shutil.rmtree(directory)
+    newest.rename(directory)
+    remembering(directory, clock, node_id).close()
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    clock.reboot()
+    remembering(directory, clock, node_id).close()
+
+
+def test_a_ledger_that_is_gone_is_not_born_again_in_the_same_boot(directory: Path) -> None:
+    clock = ManualClock()
+    with remembering(directory, clock) as ledger:
+        lives.observe(ledger, clock)
+    shutil.rmtree(directory)
+    for _ in range(2):
+        with pytest.raises(LedgerCorrupt, match="is gone, but this boot has seen 1"):
+            remembering(directory, clock)
+        assert {path.name for path in directory.iterdir()} <= {"ledger.lock", "ledger.holder"}
+    remembered.forget(str(directory.parent), "node-a")
+    remembered.forget(str(directory.parent), "node-a")
+    remembering(directory, clock).close()
+
+
+@pytest.mark.parametrize("note", ["", "7\n", "x" * 300, "00000000000000000007 boot-2\n"])
+def test_what_another_boot_or_hand_has_noted_counts_for_nothing(directory: Path, note: str) -> None:
+    path = Path(remembered.path_of(str(directory.parent), "node-a"))
+    path.write_text(note, encoding="utf-8")
+    with remembering(directory, ManualClock()):
+        assert path.read_text(encoding="utf-8") == "00000000000000000000 boot-1\n"
+        assert path.stat().st_mode & 0o7777 == 0o644
+
+
+def test_commits_go_on_where_nothing_can_be_remembered(directory: Path) -> None:
+    clock = ManualClock()
+    with Ledger.open(directory, clock(), remember_in="/nowhere") as ledger:
+        lives.observe(ledger, clock)
 
 
 def test_a_failed_opening_lets_go_of_the_lock(directory: Path) -> None:

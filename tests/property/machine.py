@@ -20,9 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ledger import invariants, reader
 from ledger.clock import Now
-from ledger.errors import AdmissionRefused, AxernError, CommitFailed
+from ledger.errors import AdmissionRefused, AxernError, CommitFailed, GroupRefused
 from ledger.resources import OptionalResources
-from ledger.store import Batch, Ledger, Operation
+from ledger.staging import Batch, Group, Operation
+from ledger.store import Ledger
 from tests.property.model import (
     SPACES,
     Advance,
@@ -161,6 +162,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def expect(self, model: Model, ops: Sequence[Op]) -> tuple[list[Operation], list[Outcome]]:
         """Do *ops* to *model*; return what to hand to the ledger, and what it must answer."""
+        operations, outcomes = self._expected(model, ops)
+        if any(changed for _, changed in outcomes):
+            model.generation += 1
+            model.clock = self.now
+        return operations, outcomes
+
+    def _expected(self, model: Model, ops: Sequence[Op]) -> tuple[list[Operation], list[Outcome]]:
         operations: list[Operation] = []
         outcomes: list[Outcome] = []
         for op in ops:
@@ -168,9 +176,6 @@ class LedgerMachine(RuleBasedStateMachine):
             note(f"{bound}")
             outcomes.append(bound.expect(model, self.now))
             operations.append(partial(bound.change, now=self.now))
-        if any(changed for _, changed in outcomes):
-            model.generation += 1
-            model.clock = self.now
         return operations, outcomes
 
     def perform(self, ops: Sequence[Op]) -> None:
@@ -215,6 +220,33 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(ops=st.lists(anything, max_size=5))
     def commit_together(self, ops: list[Op]) -> None:
         self.perform(ops)
+
+    @rule(ops=few, others=few, atomic=st.booleans())
+    def commit_a_group(self, ops: list[Op], others: list[Op], atomic: bool) -> None:
+        """One caller's operations between those of others: all or none, or each for itself."""
+        model = self.model.copy()
+        before, first = self._expected(model, others[:1])
+        trial = model.copy()
+        inner, expected = self._expected(trial, ops)
+        refused = [code for code, _ in expected if code]
+        kept = model if atomic and refused else trial
+        kept.serial = trial.serial
+        after, last = self._expected(kept, others[1:])
+        batch = self.ledger.stage([*before, Group(tuple(inner), atomic), *after], self.now)
+        group = batch.outcomes[len(before)]
+        if atomic and refused:
+            assert isinstance(group, GroupRefused)
+            assert outcome_of(group.error) == refused[0]
+        else:
+            assert isinstance(group, list)
+            assert [outcome_of(outcome) for outcome in group] == [code for code, _ in expected]
+        outcomes = [*first, *([] if kept is model else expected), *last]
+        if any(changed for _, changed in outcomes):
+            kept.generation, kept.clock = self.model.generation + 1, self.now
+        assert bool(batch.line) == any(changed for _, changed in outcomes)
+        self.ledger.flush(batch)
+        self.ledger.publish(batch)
+        self.model = kept
 
     @rule(ops=few)
     def drop_a_batch(self, ops: list[Op]) -> None:

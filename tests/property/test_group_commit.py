@@ -14,7 +14,8 @@ from ledger.clock import Now
 from ledger.committer import Committer
 from ledger.errors import AdmissionRefused, AxernError
 from ledger.resources import Resources
-from ledger.store import Ledger, Operation
+from ledger.staging import Operation
+from ledger.store import Ledger
 from tests.property.machine import MEMORY, anything
 from tests.property.model import SPACES, Model, Observe, Op, Quota
 from tests.unit.ledger.samples import FACTS, NOW, POLICY, ask, proposal

@@ -9,6 +9,10 @@ from pathlib import Path
 # Ledger modules that may touch files, locks and clocks. All others are floor 0.
 LEDGER_IO = (
     "ledger.files",
+    "ledger.lock",
+    "ledger.remembered",
+    "ledger.blank",
+    "ledger.archive",
     "ledger.codec",
     "ledger.checkpoint",
     "ledger.journal",
@@ -33,7 +37,7 @@ CLOCK_CALLS = frozenset({"now", "utcnow", "today"})
 
 # Every third party Axern uses, and the only modules that may import it.
 HOMES = {
-    "filelock": ("ledger.store",),
+    "filelock": ("ledger.lock",),
     "httptools": ("axern.api.server", "axern.api.protocol"),
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon", "axern.runtime.record"),
     "psutil": ("axern.host.inventory",),

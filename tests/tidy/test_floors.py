@@ -44,7 +44,7 @@ PLANTED = [
     ("ledger/invariants.py", "from ledger import state", "finds nothing"),
     ("ledger/invariants.py", "from .admission import evaluate", "finds nothing"),
     ("ledger/store.py", "import psutil", "whose place is axern.host.inventory"),
-    ("ledger/journal.py", "from filelock import FileLock", "whose place is ledger.store"),
+    ("ledger/journal.py", "from filelock import FileLock", "whose place is ledger.lock"),
     ("axern/cli/run.py", "from axern.daemon import service", "siblings"),
     ("axern/cli/run.py", "from ..daemon.service import run", "siblings"),
     ("axern/cli/run.py", "import axern.runtime.runc", "offline release"),
@@ -81,7 +81,7 @@ def test_control_a_planted_violation_is_found(
 
 CLEAN = [
     ("ledger/units.py", "import re\nfrom fractions import Fraction\nfrom ledger.errors import E"),
-    ("ledger/store.py", "import os\nimport time\nimport filelock\nfrom . import journal"),
+    ("ledger/lock.py", "import os\nimport time\nimport filelock\nfrom . import journal"),
     (
         "ledger/__init__.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ledger.store import Ledger",

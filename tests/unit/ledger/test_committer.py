@@ -15,8 +15,9 @@ from ledger.codec import Checkpoint
 from ledger.committer import Committer
 from ledger.errors import AdmissionRefused, CommitFailed, InvariantViolation, LedgerBusy, NotFound
 from ledger.files import Folder
+from ledger.staging import Operation
 from ledger.state import Change, State
-from ledger.store import Ledger, Operation
+from ledger.store import Ledger
 from ledger.testing import (
     ManualClock,
     observing,
@@ -62,7 +63,7 @@ def left_by_a_crash(directory: Path) -> list[int]:
 
 
 def is_quiet(committer: Committer) -> bool:
-    return committer._upkeep._work is None
+    return committer._upkeep._work is None and not committer._upkeep.urgent
 
 
 def fail(*args: object, **kwargs: object) -> None:
@@ -293,9 +294,9 @@ def test_who_comes_during_a_reseal_waits_and_the_queue_stays_bounded(
             )
         ]
         await asyncio.sleep(0.01)
-        with pytest.raises(LedgerBusy, match="3 callers waiting"):
+        with pytest.raises(LedgerBusy, match="3 operations waiting"):
             await committer.submit(reserve(4))
-        with pytest.raises(LedgerBusy, match="3 callers waiting"):
+        with pytest.raises(LedgerBusy, match="3 operations waiting"):
             await committer.reseal()
         go.set()
         with pytest.raises(CommitFailed):
@@ -368,7 +369,7 @@ def test_a_full_queue_is_busy(ledger: Ledger) -> None:
     async def work(committer: Committer) -> None:
         waiting = [asyncio.create_task(committer.submit(reserve(n))) for n in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(LedgerBusy, match="3 callers waiting"):
+        with pytest.raises(LedgerBusy, match="3 operations waiting"):
             await committer.submit(reserve(9))
         await asyncio.gather(*waiting)
         await committer.submit(reserve(9))
@@ -463,8 +464,12 @@ def test_a_long_journal_is_rotated_and_archived_beside_commits(
 def test_a_checkpoint_that_fails_is_told_and_commits_go_on(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    rename = os.rename
+
+    def full(old: str, new: str, **kwargs: int) -> None:
+        if new == "ledger.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(old, new, **kwargs)
 
     async def work(committer: Committer) -> None:
         with monkeypatch.context() as patch:

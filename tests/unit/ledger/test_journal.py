@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from ledger import codec, journal
+from ledger.archive import ARCHIVE, archive
+from ledger.blank import END_BYTES, is_blank
 from ledger.codec import NO_CHAIN, Position
 from ledger.errors import CommitFailed, InvariantViolation, LedgerCorrupt
 from ledger.files import Folder
-from ledger.journal import Journal, Scan, archive, looks_torn, segment_name, segments
+from ledger.journal import Journal, Scan, looks_torn, segment_name, segments
 from ledger.recovery import seal
 from ledger.state import Change, Put
 from ledger.tables import BEATS, Beat
@@ -54,8 +56,8 @@ def scanned(folder: Folder, start: Position = START, generation: int = 0) -> Sca
 
 def test_a_segment_is_zeros_really_written_and_a_mark(folder: Folder, writer: Journal) -> None:
     data = folder.read(segment_name(1))
-    assert data == bytes(BYTES - journal.END_BYTES) + b"end 0000000000008192\n"
-    assert journal.is_blank(data)
+    assert data == bytes(BYTES - END_BYTES) + b"end 0000000000008192\n"
+    assert is_blank(data)
     assert os.stat(os.path.join(folder.path, segment_name(1))).st_blocks * 512 >= BYTES
 
 
@@ -247,10 +249,10 @@ def test_sealed_segments_are_archived_cut_to_their_lines(folder: Folder, writer:
     before = {name: folder.read(name) for name in segments(folder).values()}
     archive(folder, writer.position, NOW.wall_ms)
     assert list(segments(folder).values()) == [writer.position.segment]
-    archived = Folder(os.path.join(folder.path, journal.ARCHIVE))
+    archived = Folder(os.path.join(folder.path, ARCHIVE))
     assert len(segments(archived)) == 2
     for name in segments(archived).values():
-        lines = before[name][: -journal.END_BYTES].rstrip(b"\0")
+        lines = before[name][:-END_BYTES].rstrip(b"\0")
         assert archived.read(name) == lines
     archived.close()
 
@@ -259,8 +261,8 @@ def test_archiving_goes_on_after_a_crash_in_its_middle(folder: Folder, writer: J
     for _ in range(60):
         write(writer)
     first = segment_name(1)
-    os.mkdir(os.path.join(folder.path, journal.ARCHIVE))
-    os.link(os.path.join(folder.path, first), os.path.join(folder.path, journal.ARCHIVE, first))
+    os.mkdir(os.path.join(folder.path, ARCHIVE))
+    os.link(os.path.join(folder.path, first), os.path.join(folder.path, ARCHIVE, first))
     archive(folder, writer.position, NOW.wall_ms)
     assert list(segments(folder).values()) == [writer.position.segment]
 
@@ -268,11 +270,11 @@ def test_archiving_goes_on_after_a_crash_in_its_middle(folder: Folder, writer: J
 def test_the_archive_forgets_the_oldest(
     folder: Folder, writer: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "ARCHIVE_BYTES", 10_000)
+    monkeypatch.setattr("ledger.archive.ARCHIVE_BYTES", 10_000)
     for _ in range(100):
         write(writer)
     archive(folder, writer.position, NOW.wall_ms)
-    archived = Folder(os.path.join(folder.path, journal.ARCHIVE))
+    archived = Folder(os.path.join(folder.path, ARCHIVE))
     assert len(segments(archived)) == 1
     last = next(iter(segments(archived).values()))
     os.utime(last, (0, 0), dir_fd=archived.fd)

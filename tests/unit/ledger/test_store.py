@@ -384,9 +384,6 @@ def test_a_segment_made_in_advance_takes_the_next_line(
     ledger: Ledger, directory: Path, clock: ManualClock
 ) -> None:
     number = 0
-    while not ledger.wants_spare:
-        number += 1
-        ledger.commit(reserving(small_proposal(number), clock()), clock())
     ledger.prepare_segment()
     while ledger.has_spare:
         number += 1
