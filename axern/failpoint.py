@@ -41,7 +41,7 @@ BURY = (
 RELEASE = ("release.begun", "release.stopped", "release.retired")
 """Steps of an offline release before and between those of the burial, in order."""
 
-LOG = ("log.named", "log.stray", "log.dropped", "log.laid", "log.prepared")
+LOG = ("log.named", "log.stray", "log.counted", "log.dropped", "log.laid", "log.prepared")
 """Steps of keeping a log; each name is the moment right after that step."""
 
 NAMES = frozenset(LAUNCH + BURY + RELEASE + LOG)

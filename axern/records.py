@@ -56,14 +56,15 @@ class Unpacker:
     """Turn records back into output; with *timestamps* each line begins with its time.
 
     `broken` counts the records that were none, and are left out: a full disk cuts one short, and
-    where room comes back the next one follows on the same line.
+    where room comes back the next one follows on the same line. `records` counts all of them.
     """
 
-    __slots__ = ("_inside", "broken", "timestamps")
+    __slots__ = ("_inside", "broken", "records", "timestamps")
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self.timestamps = timestamps
         self.broken = 0
+        self.records = 0
         # The outputs that were left in the middle of a line; matters for timestamps alone.
         self._inside: frozenset[str] = frozenset()
 
@@ -76,7 +77,9 @@ class Unpacker:
         outputs: list[Output] = []
         parts: list[bytes] = []
         stream, size_bytes = "", 0
-        for head, content, row_bytes in _rows(text) or self._one_by_one(text):
+        records = BytesIO(text).readlines()
+        self.records += len(records)
+        for head, content, row_bytes in _rows(records, len(text)) or self._one_by_one(records):
             if _STREAMS[head[_KIND]] != stream and parts:
                 outputs.append(Output(stream, b"".join(parts), size_bytes))
                 parts, size_bytes = [], 0
@@ -87,9 +90,9 @@ class Unpacker:
             outputs.append(Output(stream, b"".join(parts), size_bytes))
         return outputs
 
-    def _one_by_one(self, text: bytes) -> Iterator[Row]:
-        """Yield each sound record in *text*, and count the others."""
-        for record in BytesIO(text).readlines():
+    def _one_by_one(self, records: list[bytes]) -> Iterator[Row]:
+        """Yield each sound one of *records*, and count the others."""
+        for record in records:
             if _is_record(record):
                 yield record[:HEAD_BYTES], record[HEAD_BYTES:], len(record)
             else:
@@ -110,14 +113,13 @@ class Unpacker:
         return content
 
 
-def _rows(text: bytes) -> list[Row]:
-    """Return what is in *text* by heads; empty if anything there needs a closer look.
+def _rows(records: list[bytes], text_bytes: int) -> list[Row]:
+    """Return *records*, in all of *text_bytes*, by heads; empty if any needs a closer look.
 
     What is done for each record is done by one call for all of a row. A record that was cut short
     is followed by one of its own time, or is the last that the disk took of its row.
     Source: conmon, src/ctr_logging.c, write_k8s_log.
     """
-    records = BytesIO(text).readlines()
     rows: list[Row] = []
     begin, length, size_bytes = 0, _SHORT_ROW, 0
     while begin < len(records):
@@ -139,7 +141,7 @@ def _rows(text: bytes) -> list[Row]:
         begin, length = end, max(len(row), length // 2, _SHORT_ROW)
         size_bytes += row_bytes
     # A record without its row's head has kept all of its bytes, so that the sum is too large.
-    return rows if size_bytes == len(text) else []
+    return rows if size_bytes == text_bytes else []
 
 
 def count_records(text: bytes) -> int:

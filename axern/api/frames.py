@@ -32,7 +32,12 @@ class Frame:
 
 def pack(frame: Frame) -> bytes:
     """Return the bytes of *frame*."""
-    return _HEAD.pack(frame.kind, len(frame.content), frame.offset) + frame.content
+    return head(frame.kind, len(frame.content), frame.offset) + frame.content
+
+
+def head(kind: bytes, size_bytes: int, offset: int) -> bytes:
+    """Return the head of a frame whose content of *size_bytes* follows."""
+    return _HEAD.pack(kind, size_bytes, offset)
 
 
 class FrameParser:

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import FileIO
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -44,6 +45,16 @@ class Response:
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a streamed answer: *head*, then *size_bytes* of an open file from *begin* on."""
+
+    head: bytes
+    file: FileIO
+    begin: int
+    size_bytes: int
 
 
 ErrorView = Callable[[AxernError, str], Response]
@@ -154,6 +165,23 @@ class LimitedProtocol(HttpToolsProtocol):
     def is_stream(self) -> bool:
         """Tell whether it counts as a stream, so that no other request may follow."""
         return self.stream is not None and self.stream.held
+
+    async def send_file(self, part: FilePart) -> None:
+        """Send *part* as one chunk of a streamed answer; the kernel copies it, we do not.
+
+        Raises:
+            OSError: The client has left, or the file is shorter than was said.
+        """
+        if self.transport.is_closing():
+            return
+        self.transport.write(b"%x\r\n" % (len(part.head) + part.size_bytes) + part.head)
+        sent = await self.loop.sendfile(
+            self.transport, part.file, part.begin, part.size_bytes, fallback=False
+        )
+        if sent != part.size_bytes:
+            self.transport.abort()
+            raise OSError(f"only {sent} of {part.size_bytes} bytes were there to send")
+        self.transport.write(b"\r\n")
 
     def data_received(self, data: bytes) -> None:
         """Parse *data* as far as it is its turn."""

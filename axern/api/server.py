@@ -21,6 +21,7 @@ from axern.api.listener import EXHAUSTED
 from axern.api.protocol import (
     IDLE_DEADLINE_S,
     ErrorView,
+    FilePart,
     LimitedProtocol,
     Peer,
     Response,
@@ -62,7 +63,7 @@ class Request:
 class StreamResponse:
     """An answer that goes on; its parts are sent as they come, as slowly as the client reads."""
 
-    parts: AsyncIterator[bytes]
+    parts: AsyncIterator[bytes | FilePart]
     content_type: str = "text/event-stream"
 
 
@@ -100,7 +101,7 @@ class _Application:
             hidden = _told(error, f"request {request_id}: {scope['method']} {scope['path']}")
             response = self._error_view(hidden, request_id)
         if isinstance(response, StreamResponse):
-            await self._stream(response, request_id, receive, send)
+            await self._stream(response, request_id, connection, receive, send)
         else:
             await _send_whole(response, request_id, send, last=connection.is_stream)
 
@@ -134,7 +135,12 @@ class _Application:
             _log.error("an overdue request failed", exc_info=error)
 
     async def _stream(
-        self, response: StreamResponse, request_id: str, receive: Any, send: Any
+        self,
+        response: StreamResponse,
+        request_id: str,
+        connection: LimitedProtocol,
+        receive: Any,
+        send: Any,
     ) -> None:
         """Send the parts until they end or the client leaves: `send` does not say that it has."""
         headers = [
@@ -144,7 +150,7 @@ class _Application:
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.create_task(_send_parts(response.parts, request_id, send))
+        sending = asyncio.create_task(_send_parts(response.parts, request_id, connection, send))
         leaving = asyncio.create_task(_left(receive))
         # Cancelled, the daemon ends, and the client has not read so far; it may come back.
         with contextlib.suppress(asyncio.CancelledError):
@@ -243,12 +249,18 @@ async def _send_whole(response: Response, request_id: str, send: Any, *, last: b
     await send({"type": "http.response.body", "body": response.body})
 
 
-async def _send_parts(parts: AsyncIterator[bytes], request_id: str, send: Any) -> None:
+async def _send_parts(
+    parts: AsyncIterator[bytes | FilePart], request_id: str, connection: LimitedProtocol, send: Any
+) -> None:
     """Send *parts* until they end or can't go on, which a client learns when it comes back."""
     try:
         async with contextlib.aclosing(cast("Any", parts)) as closing:
             async for part in closing:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                if isinstance(part, FilePart):
+                    with part.file:
+                        await connection.send_file(part)
+                else:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
     except (AxernError, OSError) as error:
         _log.info("request %s: its stream can't go on: %s", request_id, error)
     await send({"type": "http.response.body", "body": b""})

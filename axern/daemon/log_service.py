@@ -59,7 +59,7 @@ class LogService:
 
     async def stream(
         self, run_id: str, begin: Begin, peer: Peer, form: streams.Form, *, wait: bool
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncIterator[streams.Part]:
         """Return the run's events from where *begin* says on.
 
         Raises:

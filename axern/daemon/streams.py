@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import msgspec
 
 from axern.api import frames
+from axern.api.protocol import FilePart
 from axern.records import Unpacker
-from axern.runtime.output import READ_BYTES, read
+from axern.runtime.output import READ_BYTES, find, read
 from axern.runtime.segments import is_doubtful
 from ledger.reservation import RESERVED, RETIRING, STARTING
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from axern.daemon.life import Life
     from axern.daemon.watcher import FolderWatcher
     from axern.runtime.layout import SandboxPaths
-    from axern.runtime.output import Piece, Position
+    from axern.runtime.output import Position
     from axern.runtime.segments import Segment
+
+    Part = bytes | FilePart
 
 Json = dict[str, Any]
 
@@ -57,6 +60,15 @@ class Source:
     settle: Callable[[], Awaitable[bool]]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What there is to say next, if anything, and where to go on after it."""
+
+    said: Part
+    after: Position
+    segment: Segment | None = None
+
+
 class Form(Protocol):
     """How events become bytes."""
 
@@ -65,8 +77,8 @@ class Form(Protocol):
     def event(self, name: str, data: Json, offset: int) -> bytes:
         """Return an event with a JSON object; *offset* is where to go on after it."""
 
-    def output(self, piece: Piece) -> bytes:
-        """Return the events of whole records."""
+    def step(self, log: str, at: Position, known: Segment | None, *, at_rest: bool) -> Step:
+        """Return the next output of *log*, or a word on what is missing; see `output.find`."""
 
     def silence(self) -> bytes:
         """Return what only says that the stream is alive."""
@@ -85,12 +97,22 @@ class ServerSentEvents:
         head = f"id: {offset}\nevent: {name}\ndata: ".encode()
         return head + msgspec.json.encode(data) + b"\n\n"
 
-    def output(self, piece: Piece) -> bytes:
+    def step(self, log: str, at: Position, known: Segment | None, *, at_rest: bool) -> Step:
         """Return one event for each row of records of the same output."""
+        piece = read(log, at, known=known, at_rest=at_rest)
+        said = b""
+        if piece.dropped is not None:
+            lost = {"bytes": piece.dropped.size_bytes, "records": piece.dropped.records}
+            said = self.event("dropped", lost, piece.after.offset)
+        elif piece.text:
+            said = self._output(piece.text, piece.after.offset)
+        return Step(said, piece.after, piece.segment)
+
+    def _output(self, text: bytes, after: int) -> bytes:
         broken = self._unpacker.broken
-        outputs = self._unpacker.unpack(piece.text)
+        outputs = self._unpacker.unpack(text)
         is_whole = self._unpacker.broken == broken
-        offset = piece.after.offset - len(piece.text)
+        offset = after - len(text)
         parts = []
         for output in outputs:
             # Where something is left out, no place but the last is known: rather twice than never.
@@ -98,9 +120,8 @@ class ServerSentEvents:
             data = base64.b64encode(output.data).decode()
             parts.append(f"id: {offset}\nevent: {output.stream}\ndata: {data}\n\n".encode())
         if not is_whole:
-            left_out = len(piece.text) - sum(output.size_bytes for output in outputs)
-            lost = {"bytes": left_out, "records": None}
-            parts.append(self.event("dropped", lost, piece.after.offset))
+            left_out = len(text) - sum(output.size_bytes for output in outputs)
+            parts.append(self.event("dropped", {"bytes": left_out, "records": None}, after))
         return b"".join(parts)
 
     def silence(self) -> bytes:
@@ -109,7 +130,10 @@ class ServerSentEvents:
 
 
 class Frames:
-    """The fast form; the log's records go through it as they are."""
+    """The fast form: the log's records go from their file to the client as they are.
+
+    Nobody here looks at them; so the client counts them, and is told what came before a gap's end.
+    """
 
     content_type = frames.CONTENT_TYPE
 
@@ -118,10 +142,17 @@ class Frames:
         content = f"{name}\n".encode() + msgspec.json.encode(data)
         return frames.pack(frames.Frame(frames.EVENT, content, offset))
 
-    def output(self, piece: Piece) -> bytes:
+    def step(self, log: str, at: Position, known: Segment | None, *, at_rest: bool) -> Step:
         """Return one frame for all of it."""
-        frame = frames.Frame(frames.RECORDS, piece.text, piece.after.offset)
-        return frames.pack(frame)
+        found = find(log, at, known=known, at_rest=at_rest)
+        said: Part = b""
+        if found.dropped is not None:
+            lost = {"bytes": found.dropped.size_bytes, "records_before": found.after.records}
+            said = self.event("dropped", lost, found.after.offset)
+        elif (stretch := found.stretch) is not None:
+            head = frames.head(frames.RECORDS, stretch.size_bytes, found.after.offset)
+            said = FilePart(head, stretch.file, stretch.begin, stretch.size_bytes)
+        return Step(said, found.after, found.segment)
 
     def silence(self) -> bytes:
         """Return an empty frame."""
@@ -135,6 +166,7 @@ class _Follower:
         self.source = source
         self.form = form
         self.position = position
+        self._begun = position
         self._segment: Segment | None = None
         self._started = False
         self._told_by_s: float | None = None
@@ -149,23 +181,19 @@ class _Follower:
         if self._started or phase in _NOT_STARTED:
             return b"", over
         self._started = True
-        return self.event("start", {"run": self.source.view()}), over
+        start = {"run": self.source.view(), "records": self._begun.records}
+        return self.event("start", start), over
 
     def event(self, name: str, data: Json) -> bytes:
         """Return an event that leaves the reader where it is."""
         return self.form.event(name, data, self.position.offset)
 
-    def read(self, *, at_rest: bool) -> tuple[bytes, int]:
+    def read(self, *, at_rest: bool) -> tuple[Part, int]:
         """Return the next output or a word on what is missing, and how many bytes of log it was."""
         before = self.position.offset
-        piece = read(self.source.paths.log, self.position, known=self._segment, at_rest=at_rest)
-        self.position, self._segment = piece.after, piece.segment
-        if piece.dropped is not None:
-            size_bytes, records = piece.dropped.size_bytes, piece.dropped.records
-            said = self.event("dropped", {"bytes": size_bytes, "records": records})
-        else:
-            said = self.form.output(piece) if piece.text else b""
-        return said, piece.after.offset - before
+        step = self.form.step(self.source.paths.log, self.position, self._segment, at_rest=at_rest)
+        self.position, self._segment = step.after, step.segment
+        return step.said, step.after.offset - before
 
     def may_wait(self, now_s: float) -> bool:
         """Tell whether there is time left for the end of the log to be found."""
@@ -188,12 +216,14 @@ async def follow(
     position: Position,
     form: Form,
     wait: bool,
-) -> AsyncIterator[bytes]:
+) -> AsyncIterator[Part]:
     """Yield `start`, the output from *position* on, then `exit`; ends early if *closing* is set.
 
     Each piece of output says the offset after it. Reading waits for the client, and nothing else
     waits for the reading: the log is files, which are read a little at a time, and what is dropped
     meanwhile is told in a `dropped` event.
+
+    A part of a file is for the caller to close.
 
     Args:
         source: The run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 
 from axern.errors import HostError
 from axern.records import (
@@ -18,7 +19,7 @@ from axern.records import (
     is_whole_line,
     written_at_ns,
 )
-from axern.runtime.segments import Segment, count, survey
+from axern.runtime.segments import Segment, count, records_before, survey
 from ledger.errors import InvalidArgument
 
 READ_BYTES = 256 * 1024
@@ -46,6 +47,34 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Whole records in a row, where they are: *size_bytes* of an open file from *begin* on."""
+
+    file: FileIO
+    begin: int
+    size_bytes: int
+
+    def read(self) -> bytes:
+        """Return them, and close the file."""
+        with self.file:
+            return os.pread(self.file.fileno(), self.size_bytes, self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records, for the caller to read and close, or a word on what is missing; or neither.
+
+    The records of `after` are not counted where some were found.
+    """
+
+    after: Position
+    stretch: Stretch | None = None
+    dropped: Dropped | None = None
+    segment: Segment | None = None
+    """Where the records are: the first place to look for the next ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Whole records, as the monitor wrote them, or a word on what is missing; both may be empty."""
 
@@ -53,7 +82,6 @@ class Piece:
     text: bytes = b""
     dropped: Dropped | None = None
     segment: Segment | None = None
-    """Where the records are from: the first place to look for the next ones."""
 
 
 BEGINNING = Position(0, 0)
@@ -67,57 +95,92 @@ def read(
     *,
     at_rest: bool = False,
 ) -> Piece:
-    """Return about *limit_bytes* of records from *position* on, or what is missing there.
+    """Return about *limit_bytes* of records from *position* on, counted, or what is missing there.
+
+    As `find`.
+    """
+    found = find(log, position, limit_bytes, known, at_rest=at_rest)
+    if found.stretch is None:
+        return Piece(found.after, dropped=found.dropped)
+    text = found.stretch.read()
+    records = None if position.records is None else position.records + count_records(text)
+    return Piece(Position(found.after.offset, records), text, segment=found.segment)
+
+
+def find(
+    log: str,
+    position: Position,
+    limit_bytes: int = READ_BYTES,
+    known: Segment | None = None,
+    *,
+    at_rest: bool = False,
+) -> Found:
+    """Return where about *limit_bytes* of records are from *position* on, or what is missing there.
 
     Nothing of both when there is nothing new yet, or no log; a record that is still being written
-    is left for the next call. *known* is the segment of the piece before, if there was one. With
+    is left for the next call. *known* is the segment of those before, if there were some. With
     *at_rest* nobody writes any more: a record without an end was cut short by a full disk, and what
     came behind it was lost.
     """
     if known is not None:
-        piece = _read(known, position, limit_bytes, is_sealed=False)
-        if piece is not None and piece.text:
-            return piece
+        found = _find(known, position, limit_bytes, is_sealed=False)
+        if found is not None and found.stretch:
+            return found
     segments = survey(log)
     for number, segment in enumerate(segments):
         if position.offset < segment.start:
             return _skip(position, segment.start, segment.records)
         is_last = number == len(segments) - 1
         if position.offset < segment.end:
-            piece = _read(segment, position, limit_bytes, is_sealed=at_rest or not is_last)
-            if piece is not None:
-                return piece
-    return Piece(position)
+            found = _find(segment, position, limit_bytes, is_sealed=at_rest or not is_last)
+            if found is not None:
+                return found
+    return Found(position)
 
 
-def _read(
+def _find(
     segment: Segment, position: Position, limit_bytes: int, *, is_sealed: bool
-) -> Piece | None:
+) -> Found | None:
     """Return what *segment* has from *position* on, or None if it was dropped a moment ago."""
     begin = position.offset - segment.start
     try:
-        with open(segment.path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_ino != segment.inode:
-                return None  # its name is another one's by now
-            text = os.pread(file.fileno(), limit_bytes + RECORD_LIMIT_BYTES, begin)
+        file = FileIO(segment.path)
     except FileNotFoundError:
-        return Piece(position) if not is_sealed else None
-    end = text.rfind(b"\n", 0, limit_bytes) + 1 or text.find(b"\n") + 1
-    if end:
-        whole = text[:end]
-        after = None if position.records is None else position.records + count_records(whole)
-        return Piece(Position(position.offset + end, after), whole, segment=segment)
-    if is_sealed or len(text) > RECORD_LIMIT_BYTES:
+        return Found(position) if not is_sealed else None
+    status = os.fstat(file.fileno())
+    if status.st_ino != segment.inode:
+        file.close()
+        return None  # its name is another one's by now
+    there = max(0, status.st_size - begin)
+    size = _whole(file, begin, min(there, limit_bytes)) or _first(file, begin)
+    if size:
+        after = Position(position.offset + size, None)
+        return Found(after, Stretch(file, begin, size), segment=segment)
+    file.close()
+    if is_sealed or there > RECORD_LIMIT_BYTES:
         # A full disk cut it short, or it is none at all.
-        return _skip(position, position.offset + len(text), None)
-    return Piece(position)
+        return _skip(position, position.offset + min(there, RECORD_LIMIT_BYTES), None)
+    return Found(position)
 
 
-def _skip(position: Position, offset: int, records: int | None) -> Piece:
+def _whole(file: FileIO, begin: int, limit_bytes: int) -> int:
+    """Return how many bytes of whole records *file* has from *begin* on, at most *limit_bytes*."""
+    ahead = max(0, limit_bytes - RECORD_LIMIT_BYTES)
+    text = os.pread(file.fileno(), limit_bytes - ahead, begin + ahead)
+    end = text.rfind(b"\n") + 1
+    return ahead + end if end else 0
+
+
+def _first(file: FileIO, begin: int) -> int:
+    """Return the size of the one record at *begin*, 0 if it has no end yet."""
+    return os.pread(file.fileno(), RECORD_LIMIT_BYTES, begin).find(b"\n") + 1
+
+
+def _skip(position: Position, offset: int, records: int | None) -> Found:
     missing = None
     if records is not None and position.records is not None:
         missing = records - position.records
-    return Piece(Position(offset, records), dropped=Dropped(offset - position.offset, missing))
+    return Found(Position(offset, records), dropped=Dropped(offset - position.offset, missing))
 
 
 def locate(log: str, offset: int) -> Position:
@@ -135,13 +198,14 @@ def locate(log: str, offset: int) -> Position:
         )
     if offset == 0:
         return BEGINNING
-    for segment in reversed(segments):
-        if segment.start <= offset <= segment.end:
-            return _within(segment, offset)
+    for number in reversed(range(len(segments))):
+        if segments[number].start <= offset <= segments[number].end:
+            return _within(segments, number, offset)
     return Position(offset, None)
 
 
-def _within(segment: Segment, offset: int) -> Position:
+def _within(segments: list[Segment], number: int, offset: int) -> Position:
+    segment = segments[number]
     size = offset - segment.start
     try:
         with open(segment.path, "rb", buffering=0) as file:
@@ -150,10 +214,10 @@ def _within(segment: Segment, offset: int) -> Position:
                     f"from: no record ends at {offset}",
                     hint="give an offset that was told, as by an event, or 0",
                 )
-        found = count(segment.path, size)
+        before = records_before(segments, number)
+        return Position(offset, None if before is None else before + count(segment.path, size))
     except FileNotFoundError:
         return Position(offset, None)
-    return Position(offset, None if segment.records is None else segment.records + found)
 
 
 def tail(log: str, lines: int) -> Position:
@@ -162,16 +226,16 @@ def tail(log: str, lines: int) -> Position:
     if not segments:
         return BEGINNING
     if lines == 0:
-        return _before(segments[-1], segments[-1].end)
+        return _before(segments, len(segments) - 1, segments[-1].end)
     left = lines
     at_end = True
-    for segment in reversed(segments):
-        for offset, record in _backwards(segment):
+    for number in reversed(range(len(segments))):
+        for offset, record in _backwards(segments[number]):
             if at_end and not is_whole_line(record):
                 left -= 1  # a line without an end yet
             elif is_whole_line(record):
                 if left == 0:
-                    return _before(segment, offset + len(record) + 1)
+                    return _before(segments, number, offset + len(record) + 1)
                 left -= 1
             at_end = False
     return Position(segments[0].start, segments[0].records)
@@ -185,10 +249,10 @@ def since(log: str, since_ns: int) -> Position:
     segments = survey(log)
     if not segments:
         return BEGINNING
-    for segment in reversed(segments):
-        low = _first_since(segment, since_ns)
+    for number in reversed(range(len(segments))):
+        low = _first_since(segments[number], since_ns)
         if low:
-            return _before(segment, segment.start + low)
+            return _before(segments, number, segments[number].start + low)
     return Position(segments[0].start, segments[0].records)
 
 
@@ -205,13 +269,14 @@ def _first_since(segment: Segment, since_ns: int) -> int:
     return low
 
 
-def _before(segment: Segment, offset: int) -> Position:
+def _before(segments: list[Segment], number: int, offset: int) -> Position:
     """Return the position at the end of the last whole record before *offset*."""
+    segment = segments[number]
     with open(segment.path, "rb", buffering=0) as file:
         size = offset - segment.start
         begin = max(0, size - RECORD_LIMIT_BYTES)
         text = os.pread(file.fileno(), size - begin, begin)
-    return _within(segment, segment.start + begin + text.rfind(b"\n") + 1)
+    return _within(segments, number, segment.start + begin + text.rfind(b"\n") + 1)
 
 
 def _record_at(segment: Segment, place: int) -> tuple[int, int] | None:

@@ -3,8 +3,9 @@
 The monitor writes `LOG` and, once that has its size, opens `LOG.tmp` and renames it over `LOG`.
 So `LOG.tmp` is laid out beforehand, as a second name of `LOG.next` (`LOG.laid` until it is seen
 that this was in time), and every file has a name that stays before its first byte is written:
-`LOG.START.RECORDS`, the bytes and records before it. The names are all there is to know, and each
-step leaves what the next call can go on from.
+`LOG.START.RECORDS`, the bytes and records before it, `n` for records that nobody has counted yet.
+The oldest has a number, or `x` behind a gap. The names are all there is to know, and each step
+leaves what the next call can go on from.
 Source: conmon, src/ctr_logging.c, reopen_k8s_file; docs/decisions/0010-logs.md.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from axern.errors import HostError
 from axern.failpoint import failpoint
@@ -23,6 +24,8 @@ DEFAULT_MAX_BYTES = 256 * 1024**2
 SEGMENTS = 8
 """A log that is full has about this many: what is dropped at once is a part of it."""
 _UNKNOWN = "x"
+_NOT_COUNTED = "n"
+"""To count takes as long as a monitor takes for a part of a file, and is seldom asked for."""
 _COUNT_BYTES = 1024 * 1024
 _ONE_READ_BYTES = 8192 * 46
 """What the monitor logs at most of what it has read at once, all under one time: bare newlines."""
@@ -41,7 +44,8 @@ _ATTEMPTS = 5
 class Segment:
     """One file of the log; `start` and `records` are what came before it in the whole log.
 
-    `records` is None behind a gap, whose extent nobody knows.
+    `records` is None behind a gap, whose extent nobody knows, and where they were not counted:
+    there the records before this one are those before the last and those within it.
     """
 
     path: str
@@ -49,6 +53,7 @@ class Segment:
     records: int | None
     inode: int
     size: int
+    is_counted: bool = True
 
     @property
     def end(self) -> int:
@@ -66,6 +71,21 @@ class Extent:
     kept_bytes: int
     dropped_bytes: int
     dropped_records: int | None
+
+
+def records_before(segments: list[Segment], number: int) -> int | None:
+    """Return how many records came before the one at *number*; it may read many files to say so.
+
+    None if that can't be known, or they are being dropped.
+    """
+    first = max((n for n in range(number + 1) if segments[n].is_counted), default=None)
+    if first is None or segments[first].records is None:
+        return None
+    try:
+        between = sum(count(segment.path) for segment in segments[first:number])
+    except FileNotFoundError:
+        return None
+    return (segments[first].records or 0) + between
 
 
 def segment_bytes(max_bytes: int) -> int:
@@ -100,10 +120,8 @@ def survey(log: str) -> list[Segment]:
             break
         upcoming = _status(f"{log}.next")
         if found and upcoming is not None and upcoming.st_ino == live:
-            sealed = found[-1]
-            found.append(
-                Segment(f"{log}.next", sealed.end, None, upcoming.st_ino, upcoming.st_size)
-            )
+            end, size = found[-1].end, upcoming.st_size
+            found.append(Segment(f"{log}.next", end, None, live, size, is_counted=False))
             break
     if not found and (status := _status(log)) is not None:
         return [Segment(log, 0, 0, status.st_ino, status.st_size)]
@@ -134,17 +152,15 @@ def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
     for _ in range(_ATTEMPTS):
         if _inode(log) is None:
             return True
-        _drop(log, max_bytes)  # first of all: to name takes its time, and the monitor goes on
-        if not _name_all(log, is_live=is_live):
-            return False
-        _drop(log, max_bytes)
-        if is_live and _prepare(log):
-            return True
-        if not is_live:
+        is_named = _name_all(log, is_live=is_live)
+        is_ready = is_named and (not is_live or _prepare(log))
+        _drop(log, max_bytes)  # last of all: it takes its time, and the monitor goes on
+        if is_ready and not is_live:
             for unused in (f"{log}.tmp", f"{log}.next", f"{log}.laid"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(unused)
-            return True
+        if is_ready or not is_named:
+            return is_ready
     return False
 
 
@@ -176,7 +192,7 @@ def _name_all(log: str, *, is_live: bool) -> bool:
         return True
     if _is_used(log, f"{log}.next"):
         sealed = named[-1]
-        os.rename(f"{log}.next", _name(log, sealed.end, _records_after(sealed)))
+        os.rename(f"{log}.next", _name(log, sealed.end, _NOT_COUNTED))
         failpoint("log.named")
     elif _is_used(log, f"{log}.laid"):
         if not _name_stray(log, f"{log}.laid", named[-1], is_live=is_live):
@@ -209,9 +225,9 @@ def _name_stray(log: str, path: str, sealed: Segment, *, is_live: bool) -> bool:
         silence_ns = -1 if first is None or last is None else first - last
         follows = 0 <= silence_ns < (sealed.size - _ONE_READ_BYTES) / _FASTEST_BYTES_PER_NS
         name = (
-            _name(log, sealed.end, _records_after(sealed))
+            _name(log, sealed.end, _NOT_COUNTED)
             if follows
-            else _name(log, sealed.end + 1, None)
+            else _name(log, sealed.end + 1, _UNKNOWN)
         )
         try:
             # This very file, for by now another one may be the log. Only with a folder's
@@ -235,12 +251,26 @@ def _drop(log: str, max_bytes: int) -> None:
             sizes[status.st_ino] = status.st_size
     sizes.pop(_inode(log) or 0, None)
     total = sum(sizes.values())
-    for segment in named[:-1]:
+    oldest, *others = named
+    for following in others:
         if total <= max_bytes - segment_bytes(max_bytes):
             return
-        os.unlink(segment.path)
+        upcoming = _counted(log, following, oldest)
+        os.unlink(oldest.path)
         failpoint("log.dropped")
-        total -= segment.size
+        total -= oldest.size
+        oldest = upcoming
+
+
+def _counted(log: str, segment: Segment, before: Segment) -> Segment:
+    """Return *segment* under a name that says how many records come before it."""
+    if segment.is_counted:
+        return segment
+    records = None if before.records is None else before.records + count(before.path)
+    path = _name(log, segment.start, _UNKNOWN if records is None else records)
+    os.rename(segment.path, path)
+    failpoint("log.counted")
+    return replace(segment, path=path, records=records, is_counted=True)
 
 
 def _prepare(log: str) -> bool:
@@ -270,22 +300,29 @@ def _prepare(log: str) -> bool:
 
 
 def _named(log: str) -> list[Segment]:
+    """Return the files that have a name that stays, oldest first, as they were at one moment."""
     folder, base = os.path.split(log)
-    pattern = re.compile(re.escape(base) + rf"\.(\d{{16}})\.(\d+|{_UNKNOWN})")
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(folder):
-            match = pattern.fullmatch(name)
-            status = _status(f"{folder}/{name}") if match else None
-            if match and status:
-                records = None if match[2] == _UNKNOWN else int(match[2])
-                path = f"{folder}/{name}"
-                found.append(Segment(path, int(match[1]), records, status.st_ino, status.st_size))
+    pattern = re.compile(re.escape(base) + rf"\.(\d{{16}})\.(\d+|{_UNKNOWN}|{_NOT_COUNTED})")
+    found: list[Segment] = []
+    for _ in range(_SURVEYS):
+        try:
+            matches = filter(None, map(pattern.fullmatch, os.listdir(folder)))
+            found = [_segment(f"{folder}/{match[0]}", match[1], match[2]) for match in matches]
+            break
+        except FileNotFoundError:
+            continue  # one of them has got another name, or was dropped
     return sorted(found, key=lambda segment: segment.start)
 
 
-def _name(log: str, start: int, records: int | None) -> str:
-    return f"{log}.{start:016d}.{_UNKNOWN if records is None else records}"
+def _segment(path: str, start: str, records: str) -> Segment:
+    status = os.stat(path, follow_symlinks=False)
+    number = int(records) if records.isdecimal() else None
+    is_counted = records != _NOT_COUNTED
+    return Segment(path, int(start), number, status.st_ino, status.st_size, is_counted)
+
+
+def _name(log: str, start: int, records: int | str) -> str:
+    return f"{log}.{start:016d}.{records}"
 
 
 def _make(path: str) -> None:
@@ -302,10 +339,6 @@ def _status(path: str) -> os.stat_result | None:
 def _inode(path: str) -> int | None:
     status = _status(path)
     return status.st_ino if status else None
-
-
-def _records_after(segment: Segment) -> int | None:
-    return None if segment.records is None else segment.records + count(segment.path)
 
 
 def count(path: str, limit_bytes: int | None = None) -> int:

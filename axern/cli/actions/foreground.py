@@ -128,31 +128,41 @@ class Pipe:
         self.stdout_used = False
         self.incomplete = False
         self.started = False
+        # How many records came before; None if nobody knows.
+        self._records: int | None = None
         self._unpacker = Unpacker(timestamps=timestamps)
 
     def take(self, event: Event) -> None:
         """Write what *event* carries; other events than output are not for us."""
-        if event.name not in {RECORDS, "stdout", "stderr", "dropped"}:
-            if event.name == "start" and event.id.isdecimal():
-                self.offset, self.started = int(event.id), True
+        if event.name not in {RECORDS, "start", "stdout", "stderr", "dropped"}:
             return
         try:
             offset = int(event.id)
             if event.name == RECORDS:
                 self._take_records(event.data)
+            elif event.name == "start":
+                self._begin(json.loads(event.data))
             elif event.name == "dropped":
-                lost = json.loads(event.data)
-                self._miss(lost["records"], lost["bytes"])
+                self._skip(json.loads(event.data))
             else:
                 self._write(event.name, binascii.a2b_base64(event.data, strict_mode=True))
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"the daemon sent output that can't be read: {error}") from error
         self.offset = offset
 
+    def _begin(self, start: Json) -> None:
+        """Count on from where the first stream began, which may have had output before it said."""
+        began = start.get("records")
+        if not self.started:
+            self._records = None if began is None else began + self._unpacker.records
+        self.started = True
+
     def _take_records(self, text: bytes) -> None:
-        broken = self._unpacker.broken
+        broken, records = self._unpacker.broken, self._unpacker.records
         for output in self._unpacker.unpack(text):
             self._write(output.stream, output.data)
+        if self._records is not None:
+            self._records += self._unpacker.records - records
         if self._unpacker.broken > broken:
             self._miss(None, None)  # and nobody knows how much the full disk refused around it
 
@@ -162,6 +172,15 @@ class Pipe:
             write(STDOUT, data)
         else:
             write(STDERR, data)
+
+    def _skip(self, lost: Json) -> None:
+        """Go on behind what the daemon has dropped; what it did not count, it says the end of."""
+        missing = lost.get("records")
+        if "records_before" in lost:
+            before, self._records = self._records, lost["records_before"]
+            if before is not None and self._records is not None:
+                missing = self._records - before
+        self._miss(missing, lost["bytes"])
 
     def _miss(self, lines: int | None, log_bytes: int | None) -> None:
         """Say that something is missing here; a line that came in parts counts as many."""

@@ -232,8 +232,8 @@ def test_the_names_say_what_came_before(tmp_path: Path) -> None:
     written = bytes(here.monitor.written)
     assert len(found) > 4
     assert found[0].start > 0
-    for segment in found:
-        assert segment.records == written[: segment.start].count(b"\n")
+    for number, segment in enumerate(found):
+        assert segments.records_before(found, number) == written[: segment.start].count(b"\n")
         assert Path(segment.path).read_bytes() == written[segment.start : segment.end]
     extent = segments.extent(found)
     assert extent.dropped_bytes == found[0].start
