@@ -33,6 +33,8 @@ _UTC = b"+00:00"
 _ZONE_AT = 29
 _TAG = slice(43, 44)
 _KIND = slice(_TIME_BYTES, HEAD_BYTES)
+_INNER = slice(_ZONE_AT, _TIME_BYTES + 4)
+"""`+00:00 std`: what every head holds, and output hardly ever."""
 _STREAMS = {
     b" stdout F ": STDOUT,
     b" stdout P ": STDOUT,
@@ -40,7 +42,6 @@ _STREAMS = {
     b" stderr P ": STDERR,
 }
 _INNER_HEAD = rb"[-0-9:T.]{29}[-+][0-9:]{5} std(?:out|err) [FP] "
-_SHORT_ROW = 8
 
 
 @frozen
@@ -121,12 +122,11 @@ def _rows(records: list[bytes], text_bytes: int) -> list[Row]:
     Source: conmon, src/ctr_logging.c, write_k8s_log.
     """
     rows: list[Row] = []
-    begin, length, size_bytes = 0, _SHORT_ROW, 0
+    begin, size_bytes = 0, 0
     while begin < len(records):
         head = records[begin][:HEAD_BYTES]
-        # Times rise, as a rule, and a row is about as long as the last: a guess, checked below.
-        limit = min(begin + 2 * length, len(records))
-        end = bisect_right(records, head + b"\xff", begin + 1, limit)
+        # Times rise, as a rule: a guess, checked below.
+        end = bisect_right(records, head + b"\xff", begin + 1)
         row = records[begin:end]
         content = b"".join(map(bytes.removeprefix, row, repeat(head)))
         row_bytes = len(content) + HEAD_BYTES * len(row)
@@ -134,11 +134,11 @@ def _rows(records: list[bytes], text_bytes: int) -> list[Row]:
         if (
             head[_KIND] not in _STREAMS
             or (len(row) > 1 and not is_whole_line(head))
-            or head[:_TIME_BYTES] in content
+            or head[_INNER] in content
             or _may_have_another(row[-1])
         ):
             return []
-        begin, length = end, max(len(row), length // 2, _SHORT_ROW)
+        begin = end
         size_bytes += row_bytes
     # A record without its row's head has kept all of its bytes, so that the sum is too large.
     return rows if size_bytes == text_bytes else []

@@ -73,6 +73,8 @@ class Form(Protocol):
     """How events become bytes."""
 
     content_type: str
+    piece_bytes: int
+    """How much of a log it takes at once."""
 
     def event(self, name: str, data: Json, offset: int) -> bytes:
         """Return an event with a JSON object; *offset* is where to go on after it."""
@@ -88,6 +90,7 @@ class ServerSentEvents:
     """The form for everybody; its output is what the workload wrote, in base64."""
 
     content_type = "text/event-stream"
+    piece_bytes = READ_BYTES
 
     def __init__(self, *, timestamps: bool = False) -> None:
         self._unpacker = Unpacker(timestamps=timestamps)
@@ -99,7 +102,7 @@ class ServerSentEvents:
 
     def step(self, log: str, at: Position, known: Segment | None, *, at_rest: bool) -> Step:
         """Return one event for each row of records of the same output."""
-        piece = read(log, at, known=known, at_rest=at_rest)
+        piece = read(log, at, self.piece_bytes, known, at_rest=at_rest)
         said = b""
         if piece.dropped is not None:
             lost = {"bytes": piece.dropped.size_bytes, "records": piece.dropped.records}
@@ -136,6 +139,7 @@ class Frames:
     """
 
     content_type = frames.CONTENT_TYPE
+    piece_bytes = 1024**2
 
     def event(self, name: str, data: Json, offset: int) -> bytes:
         """Return one event."""
@@ -144,7 +148,7 @@ class Frames:
 
     def step(self, log: str, at: Position, known: Segment | None, *, at_rest: bool) -> Step:
         """Return one frame for all of it."""
-        found = find(log, at, known=known, at_rest=at_rest)
+        found = find(log, at, self.piece_bytes, known, at_rest=at_rest)
         said: Part = b""
         if found.dropped is not None:
             lost = {"bytes": found.dropped.size_bytes, "records_before": found.after.records}
@@ -253,7 +257,7 @@ async def follow(
             if size_bytes:
                 watch.end()
                 # A client that reads fast never makes `send` wait.
-                pause_s = 0 if over or size_bytes >= READ_BYTES // 2 else _PACE_S
+                pause_s = 0 if over or size_bytes >= form.piece_bytes // 2 else _PACE_S
                 await (_wait([moved, closing], pause_s) if pause_s else asyncio.sleep(0))
             elif over and not at_rest and follower.may_wait(now_s()):
                 await asyncio.sleep(_PACE_S)

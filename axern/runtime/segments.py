@@ -152,15 +152,18 @@ def settle(log: str, max_bytes: int, *, is_live: bool) -> bool:
     for _ in range(_ATTEMPTS):
         if _inode(log) is None:
             return True
-        is_named = _name_all(log, is_live=is_live)
-        is_ready = is_named and (not is_live or _prepare(log))
-        _drop(log, max_bytes)  # last of all: it takes its time, and the monitor goes on
-        if is_ready and not is_live:
+        _drop(log, max_bytes)  # first of all: what gets a name stays, and the monitor goes on
+        if not _name_all(log, is_live=is_live):
+            return False
+        _drop(log, max_bytes)
+        if is_live and _prepare(log):
+            _count_ahead(log, max_bytes)
+            return True
+        if not is_live:
             for unused in (f"{log}.tmp", f"{log}.next", f"{log}.laid"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(unused)
-        if is_ready or not is_named:
-            return is_ready
+            return True
     return False
 
 
@@ -242,17 +245,13 @@ def _name_stray(log: str, path: str, sealed: Segment, *, is_live: bool) -> bool:
 def _drop(log: str, max_bytes: int) -> None:
     """Remove the oldest until the rest and a full live segment fit into *max_bytes*.
 
-    What has no name yet counts too; the last that has one stays, since the next begins at its end.
+    The last that has a name stays, since the next begins at its end.
     """
-    named = _named(log)
-    sizes = {segment.inode: segment.size for segment in named}
-    for path in (f"{log}.next", f"{log}.laid"):
-        if status := _status(path):
-            sizes[status.st_ino] = status.st_size
-    sizes.pop(_inode(log) or 0, None)
-    total = sum(sizes.values())
-    oldest, *others = named
-    for following in others:
+    if not (named := _named(log)):
+        return
+    total = _sealed_bytes(log, named)
+    oldest = named[0]
+    for following in named[1:]:
         if total <= max_bytes - segment_bytes(max_bytes):
             return
         upcoming = _counted(log, following, oldest)
@@ -260,6 +259,24 @@ def _drop(log: str, max_bytes: int) -> None:
         failpoint("log.dropped")
         total -= oldest.size
         oldest = upcoming
+
+
+def _count_ahead(log: str, max_bytes: int) -> None:
+    """Count what goes next, while there is time: the monitor has its next file."""
+    named = _named(log)
+    room = max_bytes - 2 * segment_bytes(max_bytes)
+    if len(named) > 1 and _sealed_bytes(log, named) > room:
+        _counted(log, named[1], named[0])
+
+
+def _sealed_bytes(log: str, named: list[Segment]) -> int:
+    """Return what all files but the live one take; what has no name yet counts too."""
+    sizes = {segment.inode: segment.size for segment in named}
+    for path in (f"{log}.next", f"{log}.laid"):
+        if status := _status(path):
+            sizes[status.st_ino] = status.st_size
+    sizes.pop(_inode(log) or 0, None)
+    return sum(sizes.values())
 
 
 def _counted(log: str, segment: Segment, before: Segment) -> Segment:

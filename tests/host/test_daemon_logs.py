@@ -96,6 +96,10 @@ def test_a_foreground_run_whose_output_was_dropped_does_not_look_whole(lab: Daem
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 125, stderr
     assert len(stdout) < 2_000_000
+    counts = re.findall(rb"here: ([\d,]+) line", stderr)
+    missing = [int(text.replace(b",", b"")) for text in counts]
+    if b"unknown length" not in stderr:
+        assert len(b"begin\n" + stdout) // 2 + sum(missing) == 1_000_000 + 3, stderr
     assert b"no longer kept" in stderr
     assert b"[output_incomplete]" in stderr
 

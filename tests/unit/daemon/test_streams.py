@@ -13,7 +13,8 @@ from typing import cast
 
 import pytest
 
-from axern.api.decoding import Event, EventParser
+from axern.api.decoding import RECORDS, Event, EventParser, FramedEvents
+from axern.api.protocol import FilePart
 from axern.daemon import streams
 from axern.daemon.life import Life
 from axern.daemon.streams import Source, follow
@@ -48,7 +49,7 @@ class Stage:
         self.form: streams.Form = streams.ServerSentEvents()
         self.settled = 0
 
-    def follow(self, offset: int = 0) -> AsyncGenerator[bytes, None]:
+    def follow(self, offset: int = 0) -> AsyncGenerator[bytes | FilePart, None]:
         async def settle() -> bool:
             self.settled += 1
             return True
@@ -62,16 +63,40 @@ class Stage:
             form=self.form,
             wait=True,
         )
-        return cast("AsyncGenerator[bytes, None]", parts)
+        return cast("AsyncGenerator[bytes | FilePart, None]", parts)
+
+    async def parts(self, offset: int = 0) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of a form that has none of files."""
+        async for part in self.follow(offset):
+            assert isinstance(part, bytes)
+            yield part
 
 
 async def read(paths: SandboxPaths, offset: int = 0) -> list[Event]:
     """Return all events of a run that is over, from *offset* on."""
     stage, parser = Stage(paths, alive=False), EventParser()
     try:
-        return [event async for part in stage.follow(offset) for event in parser.feed(part)]
+        return [event async for part in stage.parts(offset) for event in parser.feed(part)]
     finally:
         stage.watcher.close()
+
+
+async def read_frames(paths: SandboxPaths, offset: int = 0) -> list[Event]:
+    """Return the same in the fast form, its parts of files read."""
+    stage, parser = Stage(paths, alive=False), FramedEvents()
+    stage.form = streams.Frames()
+    found: list[Event] = []
+    try:
+        async for part in stage.follow(offset):
+            if isinstance(part, bytes):
+                found += parser.feed(part)
+            else:
+                found += parser.feed(part.head)
+                found += parser.feed(os.pread(part.file.fileno(), part.size_bytes, part.begin))
+                part.file.close()
+    finally:
+        stage.watcher.close()
+    return found
 
 
 def write(paths: SandboxPaths, *records: tuple[str, str, str]) -> None:
@@ -108,6 +133,37 @@ def test_a_long_log_comes_byte_for_byte(paths: SandboxPaths) -> None:
     assert list(outputs(rest)) == list(outputs(events[middle + 1 :]))
 
 
+def test_the_fast_form_is_the_log_itself_from_any_event_on(paths: SandboxPaths) -> None:
+    write(paths, *(("stdout", "F", f"{number:x}" * (number % 700)) for number in range(9_000)))
+    with open(paths.log, "rb") as file:
+        log = file.read()
+    events = asyncio.run(read_frames(paths))
+    assert [event.name for event in (events[0], events[-1])] == ["start", "exit"]
+    assert {event.name for event in events[1:-1]} == {RECORDS}
+    assert b"".join(event.data for event in events[1:-1]) == log
+    assert len(events) > 4
+    for number in range(1, len(events) - 1):
+        offset = int(events[number].id)
+        assert log[:offset].endswith(b"\n")
+        again = asyncio.run(read_frames(paths, offset))
+        assert b"".join(event.data for event in again[1:-1]) == log[offset:]
+        assert json.loads(again[0].data)["records"] == log.count(b"\n", 0, offset)
+
+
+def test_the_fast_form_says_how_many_records_came_before_the_end_of_a_gap(
+    paths: SandboxPaths,
+) -> None:
+    write(paths, ("stdout", "F", "one"))
+    os.rename(paths.log, f"{paths.log}.{1000:016d}.20")
+    write(paths, ("stdout", "F", "two"))
+    os.rename(paths.log, f"{paths.log}.{2000:016d}.x")
+    start, gap, first, other, second, end = asyncio.run(read_frames(paths))
+    assert (start.name, end.name) == ("start", "exit")
+    assert json.loads(gap.data) == {"bytes": 1000, "records_before": 20}
+    assert json.loads(other.data) == {"bytes": 2000 - int(first.id), "records_before": None}
+    assert (first.data[-4:], second.data[-4:]) == (b"one\n", b"two\n")
+
+
 def test_a_client_that_reads_at_once_leaves_room_for_others(paths: SandboxPaths) -> None:
     write(paths, *[("stdout", "F", "x" * 1_000)] * 3_000)
 
@@ -136,7 +192,7 @@ def test_what_is_written_later_comes_later_and_the_exit_last(paths: SandboxPaths
     async def scene() -> list[Event]:
         stage, parser, events = Stage(paths, alive=True), EventParser(), cast("list[Event]", [])
         assert stage.life is not None
-        async for part in stage.follow():
+        async for part in stage.parts():
             events += parser.feed(part)
             if events[-1].name == "stdout":
                 write(paths, ("stderr", "F", "two"))
@@ -213,7 +269,7 @@ def test_a_burial_that_drags_on_holds_up_the_exit_for_so_long_only(
         waking = asyncio.create_task(wake_all_the_time())
         try:
             async with asyncio.timeout(20):
-                parts = [part async for part in stage.follow()]
+                parts = [part async for part in stage.parts()]
         finally:
             waking.cancel()
             stage.watcher.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -242,6 +244,29 @@ def test_the_names_say_what_came_before(tmp_path: Path) -> None:
     assert piece.dropped is not None
     assert (piece.dropped.size_bytes, piece.dropped.records) == (found[0].start, found[0].records)
     assert piece.after == Position(found[0].start, found[0].records)
+
+
+def test_who_looks_while_names_change_sees_no_gap(tmp_path: Path) -> None:
+    """A file gets its count by another name, and the one before it goes."""
+    here = Lab(tmp_path)
+    over = threading.Event()
+    looks: list[bool] = []
+
+    def look() -> None:
+        while not over.is_set():
+            found = segments.survey(here.log)
+            looks.append(all(one.end == other.start for one, other in pairwise(found)))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(1_500):
+        here.monitor.write("stdout", b"%060d\n" % number)
+        here.settle()
+    over.set()
+    looking.join()
+    assert len(looks) > 50
+    assert all(looks)
+    assert segments.survey(here.log)[0].start > 0
 
 
 def test_a_log_from_before_there_were_segments_is_one(tmp_path: Path) -> None:
