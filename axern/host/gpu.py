@@ -46,6 +46,8 @@ _found: tuple[Device, ...] = ()
 def identity() -> str:
     """Name the boot, the driver and the devices that have a node; cheap, asks no library.
 
+    A node that is made anew is another one: it may belong to another device.
+
     Raises:
         CapabilityMissing: There is no driver.
     """
@@ -58,8 +60,13 @@ def identity() -> str:
             syscall="open",
             path=DRIVER,
         ) from err
-    nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+    with os.scandir("/dev") as entries:
+        nodes = sorted(f"{each.name}:{each.inode()}" for each in entries if _is_node(each.name))
     return f"{boot_id()} {driver} {' '.join(nodes)}"
+
+
+def _is_node(name: str) -> bool:
+    return name.startswith("nvidia")
 
 
 def prove() -> str:
@@ -70,11 +77,13 @@ def prove() -> str:
         HostError: The library failed.
     """
     global _found  # noqa: PLW0603 - one host, one inventory; replaced as a whole
-    _found = ()
-    devices = devices_of(_library())
+    devices: tuple[Device, ...] = ()
+    try:
+        devices = devices_of(_library())
+    finally:
+        _found = devices  # until now, who is being launched finds the device that it was given
     if not devices:
         raise CapabilityMissing("the driver has no GPU that could be reserved", syscall="nvml")
-    _found = devices
     return "; ".join(
         f"{device.uuid}: {device.name}, {format_short(device.memory_bytes, format_bytes)}"
         for device in devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
@@ -15,6 +16,8 @@ from axern.host.process import boot_id
 _MILLI = 1000
 _NS_PER_MS = 1_000_000
 _VERSION_LIMIT_S = 30
+_NO_PROGRAM = (errno.EACCES, errno.EISDIR, errno.ENOENT, errno.ENOEXEC, errno.ENOTDIR, errno.EPERM)
+"""What execve(2) says of a file, and not of the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,11 @@ def _measure(filestore: str) -> os.statvfs_result:
 
 
 def find_program(name: str, path: str) -> Program | None:
-    """Return the program at the absolute *path* with its version, or None where it is absent."""
+    """Return the program at the absolute *path* with its version; None where none can be executed.
+
+    Raises:
+        HostError: It could not be told: there was no room for another process, or no answer.
+    """
     if not os.access(path, os.X_OK):
         return None
     try:
@@ -109,9 +116,18 @@ def find_program(name: str, path: str) -> Program | None:
             text=True,
             errors="replace",
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return Program(name, path, version_from_text(answer.stdout))
+    except subprocess.TimeoutExpired as err:
+        raise HostError(
+            f"{path} --version did not answer in {_VERSION_LIMIT_S} s", syscall="execve", path=path
+        ) from err
+    except OSError as err:
+        if err.errno in _NO_PROGRAM:
+            return None
+        raise HostError(
+            f"cannot ask {path} for its version", syscall="execve", path=path, errno=err.errno
+        ) from err
+    version = version_from_text(answer.stdout)
+    return Program(name, path, version) if answer.returncode == 0 and version else None
 
 
 def version_from_text(text: str) -> str:

@@ -22,7 +22,7 @@ def identity(path: str) -> str:
     """
     try:
         status = os.stat(path)
-    except FileNotFoundError as err:
+    except (FileNotFoundError, NotADirectoryError) as err:
         raise _missing(path) from err
     return f"{path}:" + ":".join(str(getattr(status, part)) for part in _PARTS)
 
@@ -44,25 +44,27 @@ def ask(path: str) -> Program:
 
     Raises:
         CapabilityMissing: It is missing, or can't be executed.
+        HostError: It could not be told.
     """
     identified = identity(path)
-    if _asked.get(path, ("", None))[0] != identified:
-        _asked[path] = identified, find_program(os.path.basename(path), path)
-    found = _asked[path][1]
-    if found is None:
-        raise _missing(path)
+    before, found = _asked.get(path, ("", None))
+    if found is None or before != identified:
+        found = find_program(os.path.basename(path), path)
+        if found is None:
+            raise _missing(path)
+        _asked[path] = identified, found
     return found
 
 
-_asked: dict[str, tuple[str, Program | None]] = {}
-"""What was found at each path, and which program answered."""
+_asked: dict[str, tuple[str, Program]] = {}
+"""What was found at each path, and which program answered; what did not is asked again."""
 
 
 def known(path: str) -> Program | None:
     """Return what `ask` last found at *path*, without asking; None for what is not there now."""
     try:
         identified = identity(path)
-    except CapabilityMissing:
+    except (CapabilityMissing, OSError):
         return None
     before, program = _asked.get(path, ("", None))
     return program if before == identified else None
@@ -73,6 +75,7 @@ def described(path: str) -> str:
 
     Raises:
         CapabilityMissing: It is missing, or can't be executed.
+        HostError: It could not be told.
     """
     found = ask(path)
     return f"{path} {found.version} (sha256 {digest(path)[:_SHOWN_DIGITS]}…)"

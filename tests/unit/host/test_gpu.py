@@ -140,6 +140,12 @@ def test_what_was_proved_is_known_until_the_next_time(monkeypatch: pytest.Monkey
     assert gpu.known() == (Device("GPU-a", "NVIDIA H200", 139 * GIB, 0),)
     with pytest.raises(CapabilityMissing, match="GPU-z is not there any more"):
         gpu.nodes_of("GPU-z")
+    seen: list[tuple[Device, ...]] = []
+    monkeypatch.setattr(library, "nvmlDeviceGetCount", lambda: seen.append(gpu.known()) or 1)
+    gpu.prove()
+    assert seen == [gpu.known()], "who is launched meanwhile finds its device"
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pynvml", library)
     library.devices = ()
     with pytest.raises(CapabilityMissing, match="has no GPU"):
         gpu.prove()
