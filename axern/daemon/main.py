@@ -33,7 +33,7 @@ from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
 from axern.host import filestore, systemd
-from axern.runtime import node_doctor, template
+from axern.runtime import node_doctor, retirement, template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
 from ledger.errors import (
@@ -47,7 +47,6 @@ from ledger.errors import (
 )
 from ledger.files import DIRECTORY_MODE
 from ledger.heartbeats import Heartbeats
-from ledger.standing import require_in_service
 from ledger.store import Ledger
 from ledger.tables import BEATS, Beat
 
@@ -130,7 +129,7 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
             settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
         )
         stack.callback(ledger.close)
-        require_in_service(ledger.state, ledger.node_id)
+        retirement.require_in_service(settings.state_dir, ledger)
         layout.prepare()
         if not bury_unknown:
             instance.require_known_sandboxes(ledger.state, layout)

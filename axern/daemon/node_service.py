@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.api.views import standing_view
 from axern.daemon.parts import Json, Parts
+from axern.runtime import retirement
 from ledger import standing
 from ledger.standing import Wish
 
@@ -46,7 +48,10 @@ class NodeService:
             StateConflict: Something is left on the node.
         """
         wish = Wish(peer.uid, reason)
-        return await self._stand(partial(standing.retire, wish=wish, now=self._parts.clock()))
+        answer = await self._stand(partial(standing.retire, wish=wish, now=self._parts.clock()))
+        parts = self._parts
+        await asyncio.to_thread(retirement.remember, parts.settings.state_dir, parts.ledger)
+        return answer
 
     async def _stand(self, operation: Operation) -> Json:
         await self._parts.committer.submit(operation)

@@ -25,6 +25,7 @@ from axern.runtime import (
     quota_audit,
     record,
     remains,
+    retirement,
     storage,
     teardown,
     traces,
@@ -96,6 +97,7 @@ class Desk:
         """
         clock = now()
         self.ledger.commit(lambda view: operation(view, clock), clock)
+        retirement.remember(self.settings.state_dir, self.ledger)
 
     def _release(self, word: str, asked: Asked, grace_s: float | None) -> Released:
         row = find_row(self.ledger.state, word)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +64,30 @@ def test_a_retired_node_never_serves_again(lab: DaemonLab) -> None:
     snapshot = reader.read(f"{lab.base}/state/ledger")
     assert invariants.check(snapshot.state.all_rows(), snapshot.state.balances()) == []
     filestore.remove_tree(f"{lab.base}/state")  # where another node may begin
+
+
+def test_an_older_ledger_does_not_bring_a_retired_node_back(lab: DaemonLab) -> None:
+    ledger, older = f"{lab.base}/state/ledger", f"{lab.base}/older"
+    assert lab.stop(lab.start()) == 0
+    shutil.copytree(ledger, older)
+    assert _node(lab, "retire", "--reason", "goes back")["standing"]["state"] == "retired"
+    filestore.remove_tree(ledger)
+    shutil.move(older, ledger)
+    assert _node(lab, "undrain")["standing"]["state"] == "open", "control: it knows of nothing"
+    assert lab.spawn().wait(60) == 69
+    assert "goes back; this ledger, at generation" in lab.log()
+    filestore.remove_tree(f"{lab.base}/state")  # where another node may begin
+
+
+def test_what_a_crash_left_to_remember_is_remembered_by_the_next(lab: DaemonLab) -> None:
+    daemon = lab.start()
+    _node(lab, "retire", "--reason", "goes back")
+    lab.kill(daemon)
+    (mark,) = Path(f"{lab.base}/state").glob("retired-*")
+    mark.unlink()
+    assert lab.spawn().wait(60) == 69
+    assert "goes back" in mark.read_text(encoding="utf-8")
+    filestore.remove_tree(f"{lab.base}/state")
 
 
 def test_the_same_without_a_daemon(lab: DaemonLab) -> None:

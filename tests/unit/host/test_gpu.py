@@ -141,7 +141,12 @@ def test_what_was_proved_is_known_until_the_next_time(monkeypatch: pytest.Monkey
     with pytest.raises(CapabilityMissing, match="GPU-z is not there any more"):
         gpu.nodes_of("GPU-z")
     seen: list[tuple[Device, ...]] = []
-    monkeypatch.setattr(library, "nvmlDeviceGetCount", lambda: seen.append(gpu.known()) or 1)
+
+    def count() -> int:
+        seen.append(gpu.known())
+        return 1
+
+    monkeypatch.setattr(library, "nvmlDeviceGetCount", count)
     gpu.prove()
     assert seen == [gpu.known()], "who is launched meanwhile finds its device"
     monkeypatch.undo()
