@@ -56,6 +56,7 @@ _QSTATV = struct.Struct("=bBHI24x24x24x3i3HHI56x")
 """struct fs_quota_statv, 160 bytes; only version and flags are read."""
 _NO_SUCH_QUOTA = (errno.ENOENT, errno.ESRCH)
 _NO_QUOTA_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ESRCH, errno.EINVAL)
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ def require_enforced(folder: str) -> None:
     """Do nothing if the file system that holds *folder* counts and enforces project quotas.
 
     Raises:
-        CapabilityMissing: It does not; the message says what was found.
+        CapabilityMissing: It certainly does not; the message says what was found.
+        QuotaError: Nobody can tell, such as where no descriptor is left: that is no no, on which
+            whoever stands on the quotas would be ended.
     """
     request = bytearray(_QSTATV.size)
     request[0] = FS_QSTATV_VERSION1
@@ -97,10 +100,13 @@ def require_enforced(folder: str) -> None:
             _quotactl(fd, Q_XGETQSTATV, 0, request)
     except OSError as err:
         why = "its file system is no XFS, or is mounted without the option prjquota"
-        if kernel_lacks_quotas():
-            why = "this kernel has no quotas for XFS (CONFIG_XFS_QUOTA)"
+        if err.errno in _NOT_THERE:
+            why = "it is no folder"
         elif err.errno not in _NO_QUOTA_HERE:
-            why = "its file system can't be asked for project quotas"
+            what = "cannot ask for the project quotas of"
+            raise _refused(what, folder, "quotactl_fd", err) from err
+        elif kernel_lacks_quotas():
+            why = "this kernel has no quotas for XFS (CONFIG_XFS_QUOTA)"
         raise _missing(folder, why, err.errno) from err
     flags = _QSTATV.unpack(request)[2]
     wanted = FS_QUOTA_PDQ_ACCT | FS_QUOTA_PDQ_ENFD
