@@ -65,32 +65,46 @@ class Audit:
         """
         lost = {}
         for row in rows:
+            paths = self._parts.layout.sandbox(row.id)
             try:
-                if why := self._of(row):
+                if why := self._of(row, paths):
                     lost[row.id] = why
             except (HostError, OSError) as error:
-                _log.warning("sandbox %s: its walls can't be looked at: %s", row.id, error)
+                if not self._is_ending(paths):
+                    _log.warning("sandbox %s: its walls can't be looked at: %s", row.id, error)
         return lost
 
-    def _of(self, row: Reservation) -> str | None:
-        paths = self._parts.layout.sandbox(row.id)
+    def _of(self, row: Reservation, paths: SandboxPaths) -> str | None:
         limits = self._limits_of(row)
-        if limits is None or row.monitor is None or row.cgroup is None:
+        if limits is None or row.cgroup is None:
             return None
         found = paths.wall.identity()
+        broken: tuple[str, ...] = ()
+        why = None
         if found != row.cgroup:
             there = "is not there" if found is None else f"has inode {found.inode}"
-            why: str | None = f"{paths.wall.folder} {there}, and had inode {row.cgroup.inode}"
+            why = f"{paths.wall.folder} {there}, and had inode {row.cgroup.inode}"
         elif outside := _outside(row, paths.wall.path):
             why = f"process {outside} of it is not in {paths.wall.folder}"
         else:
-            why = _mended(limits, row.runtime or "", paths)
-        # It may have come to its end while it was looked at, which leaves nothing to guard.
-        return None if os.path.lexists(paths.exit_file) else why
+            broken = confinement.broken(limits, row.runtime or "", paths)
+        if self._is_ending(paths):
+            return None
+        return _mended(limits, row.runtime or "", paths, broken) if broken else why
+
+    def _is_ending(self, paths: SandboxPaths) -> bool:
+        """Tell whether it has come to its end, be it while it was looked at: nothing is to guard.
+
+        Whoever is being killed has no CPU cap any more, so that it can die.
+        """
+        life = self._parts.lives.find(paths.sandbox_id)
+        return (life is not None and life.ending) or os.path.lexists(paths.exit_file)
 
     def _limits_of(self, row: Reservation) -> CgroupLimits | None:
         if row.id not in self._limits:
             spec = self._parts.runs.spec(row.id)
+            if spec is None:
+                _log.error("sandbox %s: its spec is lost, and with it what must hold", row.id)
             self._limits[row.id] = (
                 enforcement.limits_of(spec, self._parts.layout.filestore) if spec else None
             )
@@ -108,18 +122,19 @@ def _outside(row: Reservation, wall: str) -> int | None:
     for pid in process.children(row.monitor.pid):
         group = process.cgroup_of(pid)
         if group is not None and not f"{group}/".startswith(f"/{wall}/"):
-            return pid
+            # Where the monitor is gone, its number may be a stranger's by now.
+            return pid if process.is_alive(row.monitor) else None
     return None
 
 
-def _mended(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> str | None:
+def _mended(
+    limits: CgroupLimits, runtime: str, paths: SandboxPaths, broken: tuple[str, ...]
+) -> str | None:
     """Put changed limits right and tell of it; return why that can't be done."""
-    broken = "; ".join(confinement.broken(limits, runtime, paths))
-    if not broken:
-        return None
+    what = "; ".join(broken)
     try:
         confinement.mend(limits, runtime, paths)
     except HostError as error:
-        return f"{broken}, and can't be put right: {error}"
-    _log.error("sandbox %s: somebody changed its limits, put right: %s", paths.sandbox_id, broken)
+        return f"{what}, and can't be put right: {error}"
+    _log.error("sandbox %s: somebody changed its limits, put right: %s", paths.sandbox_id, what)
     return None

@@ -267,6 +267,7 @@ class Course:
 
         One process that the kernel can't end must not take down the daemon.
         """
+        life.ending = True
         try:
             await self.crew.do(teardown.kill, self._layout, life.reservation_id)
         except (HostError, OSError) as error:
@@ -308,6 +309,7 @@ class Course:
 
     async def _end(self, life: Life, outcome: Outcome | None) -> None:
         """Record the exit, bury, prove, release: each step safe to repeat after a crash."""
+        life.ending = True
         reservation = self._reservation(life)
         paths = self._layout.sandbox(reservation.id)
         await self._record(life, reservation, outcome)

@@ -13,7 +13,8 @@ class Life:
     """What the coroutine of one sandbox listens to, and what others may wait for.
 
     `resting` is set while it could be left alone: nothing is half done. `kill_at_ms` is on
-    CLOCK_MONOTONIC, from `stop_reason` on; `evidence` is what proved it gone, once it is.
+    CLOCK_MONOTONIC, from `stop_reason` on; `evidence` is what proved it gone, once it is. `ending`
+    is set before anything of it is killed or removed: its walls need nobody to look after them.
     """
 
     reservation_id: str
@@ -25,6 +26,7 @@ class Life:
     stop_by: str = "daemon"
     kill_at_ms: int = 0
     evidence: str | None = None
+    ending: bool = False
     task: asyncio.Task[None] | None = None
     errand: asyncio.Task[None] | None = None
     alarm: asyncio.TimerHandle | None = None

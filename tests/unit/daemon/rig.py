@@ -55,6 +55,7 @@ class FakeLife:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     evidence: str | None = None
     stop_reason: str | None = None
+    ending: bool = False
 
 
 @dataclass(slots=True)
