@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import msgspec
 
 from axern.api.views import reservation_view
 from axern.daemon.observer import explain
+from axern.errors import HostError
 from ledger import transitions
 from ledger.admission import AdmissionPolicy
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, PermissionDenied
@@ -103,7 +105,8 @@ class Parts:
         if facts and not set(known.present()).intersection(proposal.requires) <= set(
             facts.capabilities
         ):
-            await self.observe()  # proved since the last tick
+            with contextlib.suppress(HostError):  # then by what was seen last
+                await self.observe()  # proved since the last tick
         try:
             try:
                 return await self._charge(proposal)
@@ -112,8 +115,9 @@ class Parts:
                 amount_bytes = gate.may_reclaim(error.refusal, self.clock().monotonic_ms)
                 if not amount_bytes:
                     raise
-            await asyncio.to_thread(gate.reclaim, amount_bytes)
-            self.observer.observe(self.ledger.state.reservations())
+            with contextlib.suppress(HostError):  # then what is in use is as it was
+                await asyncio.to_thread(gate.reclaim, amount_bytes)
+                self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
         except AdmissionRefused as error:
             raise self._explained(error) from None

@@ -59,7 +59,10 @@ class Reconciler:
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
 
     async def tick(self) -> None:
-        """Observe; when a tick's time has come, plan and apply."""
+        """Observe; when a tick's time has come, plan and apply.
+
+        A host that can't be read is no reason to let deadlines pass: only admission waits for it.
+        """
         now = self._parts.clock()
         self._notice_gap(now)
         if self._parts.ledger.failed:
@@ -67,7 +70,7 @@ class Reconciler:
             _log.warning("the ledger takes commits again")
         for life in self._parts.lives.all():
             segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
-        facts = await self._parts.observe()
+        await self._observe()
         await self._audit.step()
         last_ms = self._planned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= self._parts.settings.tick_ms:
@@ -76,6 +79,13 @@ class Reconciler:
             await self._persist_beats(now)
             await self._apply(now)
             self._prune(now)
+
+    async def _observe(self) -> None:
+        try:
+            facts = await self._parts.observe()
+        except (HostError, OSError) as error:
+            _log.warning("the host can't be observed: %s", error)
+            return
         _log.debug("tick %s", facts.sequence)
 
     def adopt(self) -> int:

@@ -85,10 +85,13 @@ class FakeMemory(MemoryGate):
         self.in_use: int | None = None
         self.can_give = 0
         self.asked: list[int] = []
+        self.trouble: list[Exception] = []
         super().__init__(None, 1_000)
 
     def reclaim(self, amount_bytes: int) -> None:
         self.asked.append(amount_bytes)
+        if self.trouble:
+            raise self.trouble.pop()
         self.in_use = (self.in_use or 0) - min(amount_bytes, self.can_give)
 
 

@@ -70,9 +70,7 @@ def on_stage(
         parts.runs.save_spec(spec_of(proposal.id, enforced=True, pids_max=512))
         made = layout.sandbox(proposal.id).wall.create()
         await rig.commit(transitions.start, reservation_id=proposal.id)
-        await rig.commit(
-            transitions.run, reservation_id=proposal.id, monitor=watcher, cgroup=made
-        )
+        await rig.commit(transitions.run, reservation_id=proposal.id, monitor=watcher, cgroup=made)
         rig.lives.begin(proposal.id)
         staged = Scene(rig, proposal.id, Audit(parts))
 

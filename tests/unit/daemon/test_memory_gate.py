@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from axern.errors import HostError
 from ledger.errors import AdmissionRefused
 from ledger.testing import observing, small_node, small_proposal
 from tests.unit.daemon.rig import Rig, play
@@ -49,6 +50,18 @@ def test_where_nothing_comes_back_it_is_refused_with_the_numbers(tmp_path: Path)
         with pytest.raises(AdmissionRefused):
             await rig.parts.reserve(small_proposal(3))
         assert rig.observer.memory.asked == [1, 1]
+
+    play(tmp_path, story)
+
+
+def test_a_kernel_that_takes_nothing_back_is_a_refusal_with_the_numbers_too(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        await rig.parts.committer.submit(observing(rig.observer.node))
+        fill(rig, can_give=1)
+        rig.observer.memory.trouble = [HostError("no", syscall="write")]
+        with pytest.raises(AdmissionRefused) as caught:
+            await rig.parts.reserve(small_proposal(1))
+        assert [short.short_by for short in caught.value.refusal.shortfalls] == [1]
 
     play(tmp_path, story)
 

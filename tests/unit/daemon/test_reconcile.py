@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 
 from axern.daemon import retention
 from axern.daemon.reconcile import Reconciler
-from axern.errors import HostError
 from axern.host import process
 from axern.runtime.record import RunExit
 from ledger import transitions
@@ -443,21 +441,6 @@ def test_exit_files_that_nobody_waits_for_go(tmp_path: Path) -> None:
         assert set(os.listdir(exits)) == kept
 
     play(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("error", [HostError("no", syscall="statvfs"), OSError(24, "too many")])
-def test_a_host_that_cannot_be_read_is_tried_again(tmp_path: Path, error: Exception) -> None:
-    async def scenario(rig: Rig) -> None:
-        reconciler = await begin(rig)
-        rig.observer.trouble = [error, error]
-        running = asyncio.create_task(reconciler.loop())
-        again = asyncio.create_task(rig.observer.second.wait())
-        await asyncio.wait({running, again}, return_when=asyncio.FIRST_COMPLETED)
-        rig.parts.closing.set()
-        await running
-        assert rig.observer.trouble == []
-
-    play(tmp_path, scenario, facts_every="1ms")
 
 
 def test_a_tick_gets_the_ledger_going_when_its_disk_comes_back(
