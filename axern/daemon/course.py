@@ -130,7 +130,7 @@ class Course:
             failpoint("launch.starting")
             try:
                 sandbox = launcher.sandbox_spec(spec, reservation, self._layout.filestore)
-                self._hits.take(storage.project_for(reservation))  # an earlier one's
+                self._hits.follow(storage.project_for(reservation))
                 call = (sandbox, self._layout, self._settings)
                 created = await self.crew.launch(launcher.create, *call)
                 if life.must_stop():
@@ -342,7 +342,7 @@ class Course:
             outcome = self._ended(life, ended) if ended else ending.failed("it ended unseen")
         paths = self._layout.sandbox(reservation.id)
         await self.crew.do(segments.doubt_if_full, paths.log)
-        hit = self._hits.take(storage.project_for(reservation))
+        hit = self._hits.end(storage.project_for(reservation))
         outcome = await self._insist(life, verdict.judged, outcome, paths, reservation, hit)
         written = record.of(outcome, reservation.started_wall_ms, wall_ms())
         await self._insist(life, self._runs.save_exit, reservation.id, written)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from axern.errors import CapabilityMissing
-from axern.host.quota_events import QuotaEvents
+from axern.host.quota_events import Heard, QuotaEvents
 
 _REST_S = 0.2
 """Between two readings: a workload that fails to write all day must cost the daemon little."""
@@ -16,12 +15,16 @@ _log = logging.getLogger(__name__)
 
 
 class LimitHits:
-    """What the kernel has told of limits on the file system of one folder."""
+    """What the kernel has told of limits on the file system of one folder.
+
+    `_followed` are the projects of which everything was heard since their sandboxes were launched.
+    """
 
     def __init__(self, filestore: str) -> None:
         self._filestore = filestore
         self._events: QuotaEvents | None = None
         self._hit: set[int] = set()
+        self._followed: set[int] = set()
         self._asked = False
         self._rest: asyncio.TimerHandle | None = None
 
@@ -37,12 +40,26 @@ class LimitHits:
             return
         self._resume()
 
-    def take(self, project: int | None) -> bool:
-        """Tell whether *project* has hit its limit since the last call for it."""
+    def follow(self, project: int | None) -> None:
+        """Begin with a new sandbox in *project*; what an earlier one did there is forgotten."""
         self._drain()
+        if project is not None and self._events is not None:
+            self._hit.discard(project)
+            self._followed.add(project)
+
+    def end(self, project: int | None) -> bool | None:
+        """Tell whether the sandbox in *project* has hit its limit; None where nobody knows.
+
+        Such as of one that an earlier daemon launched, or where the kernel told too much at once.
+        """
+        self._drain()
+        if project is None:
+            return None
+        knows = project in self._hit or project in self._followed
         hit = project in self._hit
-        self._hit.discard(project or 0)
-        return hit
+        self._hit.discard(project)
+        self._followed.discard(project)
+        return hit if knows else None
 
     def close(self) -> None:
         """Hear nothing any more."""
@@ -65,6 +82,12 @@ class LimitHits:
             self._rest = loop.call_later(_REST_S, self._resume)
 
     def _drain(self) -> None:
-        if self._events is not None:
-            with contextlib.suppress(OSError):
-                self._hit |= self._events.hits(self._filestore)
+        if self._events is None:
+            return
+        try:
+            heard = self._events.hear(self._filestore)
+        except OSError:
+            heard = Heard(frozenset(), lost=True)
+        self._hit |= heard.projects
+        if heard.lost:
+            self._followed.clear()

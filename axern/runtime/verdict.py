@@ -39,13 +39,13 @@ def judged(
     outcome: Outcome,
     paths: SandboxPaths,
     row: Reservation,
-    hit_storage: bool = False,  # noqa: FBT001, FBT002 - it is called through a list of arguments
+    hit_storage: bool | None = None,  # noqa: FBT001 - it is called through a list of arguments
 ) -> Outcome:
     """Return *outcome*, as that of a limit where the kernel tells that it was the cause.
 
     What ended well, or because it was asked to, stays as it is. A group or a quota record that is
     gone, as after a reboot, or that can't be read, tells nothing. *hit_storage* is whether the
-    kernel has told that the storage limit was hit.
+    storage limit was hit, by the kernel's own word; None where nobody heard it.
     """
     if outcome.diagnostic_code not in _BY_ITSELF:
         return outcome
@@ -64,21 +64,24 @@ def judged(
     return outcome if found is None else of_usage(outcome, found, hit=hit_storage)
 
 
-def of_usage(outcome: Outcome, found: Project, *, hit: bool = False) -> Outcome:
+def of_usage(outcome: Outcome, found: Project, *, hit: bool | None = None) -> Outcome:
     """Return *outcome* in the light of a *hit* of the limit, and of what was in use at the end.
 
-    Pure. No error of the workload's tells: that of a project quota is the one of a full disk.
+    Pure. Without a word of the kernel's, what was in use stands for it. No error of the workload's
+    tells: that of a project quota is the one of a full disk.
     """
-    if not hit and not storage.is_full(found):
+    if not (storage.is_full(found) if hit is None else hit):
         return outcome
     used, limit = (
         format_short(amount, format_bytes) for amount in (found.used_bytes, found.limits.bytes)
     )
+    what = "hit" if hit else "has all but used up"
     return replace(
         outcome,
         diagnostic_code=STORAGE_LIMIT_EXCEEDED,
-        message=f"out of storage: it hit its limit of {limit} and {found.limits.inodes} files "
-        f"and folders; {used} and {found.used_inodes} were in use when it had ended",
+        message=f"out of storage: it {what} its limit of {limit} "
+        f"and {found.limits.inodes} files and folders; {used} and {found.used_inodes} were in use "
+        "when it had ended",
     )
 
 
@@ -86,7 +89,8 @@ def of_events(outcome: Outcome, events: dict[str, int], memory_limit_bytes: int 
     """Return *outcome* in the light of the counters of `memory.events`; pure.
 
     `oom` counts what came up against a limit of this group or below it, `oom_kill` the processes
-    that were killed, for whatever limit: also the one that all sandboxes share.
+    that were killed, for whatever reason: also for the limit that all sandboxes share, or for a
+    host without free memory.
     """
     killed = events.get("oom_kill", 0)
     if not killed:
@@ -95,7 +99,7 @@ def of_events(outcome: Outcome, events: dict[str, int], memory_limit_bytes: int 
     why = (
         f"its limit of {format_short(memory_limit_bytes or 0, format_bytes)} was reached"
         if own
-        else "the memory of all sandboxes on this node was used up"
+        else "the memory of all sandboxes on this node, or of its host, was used up"
     )
     whole = events.get("oom_group_kill", 0) > 0
     what = "all of it" if whole else f"{killed} of its processes"

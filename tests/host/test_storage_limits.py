@@ -110,8 +110,8 @@ def test_the_kernel_tells_of_a_limit_that_was_hit(lab: Lab, runtime: str) -> Non
         for script, hit in ((f"{FILL.format('fill')}; rm /fill; exit 3", True), ("exit 3", False)):
             spec = lab.spec(runtime, "sh", "-c", script, limit_bytes=LIMIT_BYTES)
             assert lab.run(spec).exit_code == 3
-            hits = events.hits(lab.layout.filestore)
-            assert hits == ({spec.quota.project} if hit and spec.quota else set())
+            heard = events.hear(lab.layout.filestore)
+            assert heard.projects == ({spec.quota.project} if hit and spec.quota else set())
     finally:
         events.close()
 

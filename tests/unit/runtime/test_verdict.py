@@ -91,4 +91,12 @@ def test_a_storage_limit_was_exceeded_where_a_usual_write_no_longer_fits(
     if exceeded:
         assert judged.diagnostic_code == "storage-limit-exceeded"
         assert (judged.exit_code, judged.cli_exit_code) == (1, 1)
-        assert "of 10MiB" in (judged.message or "")
+        assert "has all but used up its limit of 10MiB" in (judged.message or "")
+    assert verdict.of_usage(EXITED, found, hit=False) is EXITED, "the kernel knows better"
+
+
+def test_the_kernels_word_counts_whatever_is_left() -> None:
+    found = Project(7, Limits(10 * MIB, 2560), 0, 0)
+    judged = verdict.of_usage(EXITED, found, hit=True)
+    assert judged.diagnostic_code == "storage-limit-exceeded"
+    assert "it hit its limit of 10MiB" in (judged.message or "")
