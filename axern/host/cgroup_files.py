@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from typing import TYPE_CHECKING
 
 from axern.errors import CapabilityMissing, CgroupError, HostError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from axern.host.cgroup import Cgroup
 
 _GONE = (errno.ENOENT, errno.ENODEV)
+_HUGE_PAGES_MAX = re.compile(r"hugetlb\..+\.max")
 
 
 def apply(group: Cgroup, files: Mapping[str, str]) -> None:
@@ -64,6 +67,25 @@ def mismatches(group: Cgroup, files: Mapping[str, str]) -> tuple[str, ...]:
             if there != text:
                 found.append(f"{group.folder}/{name} holds {there}, not {text}")
     return tuple(found)
+
+
+def without_huge_pages(group: Cgroup) -> dict[str, str]:
+    """Return the files with which *group* has no huge pages, two for each size of them.
+
+    They count in no `memory.max`, so that a sandbox could take all that its host has set aside. The
+    files are missing where the kernel lacks the controller.
+    Source: Documentation/admin-guide/cgroup-v2.rst, "HugeTLB".
+
+    Raises:
+        HostError: The group is missing.
+    """
+    try:
+        names = os.listdir(group.folder)
+    except OSError as err:
+        raise CgroupError(
+            f"cannot list {group.folder}", syscall="open", path=group.folder, errno=err.errno
+        ) from err
+    return {name: "0" for name in sorted(names) if _HUGE_PAGES_MAX.fullmatch(name)}
 
 
 def read_number(group: Cgroup, name: str) -> int | None:

@@ -25,7 +25,7 @@ from axern.host.control_files import open_folder, read_at, write_at
 
 CONTROLLERS = ("memory", "cpu", "pids")
 """Without one of these nothing is started."""
-OPTIONAL_CONTROLLERS = ("io",)
+OPTIONAL_CONTROLLERS = ("io", "hugetlb")
 AVAILABLE = "cgroup.controllers"
 ENABLED = "cgroup.subtree_control"
 DAEMON = "daemon"

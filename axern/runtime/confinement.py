@@ -18,6 +18,7 @@ from axern.host.cgroup_tree import MEMORY_CURRENT, share_out
 from axern.host.cgroup_values import CPU_MAX, UNCAPPED, leaf_files, wall_files
 
 if TYPE_CHECKING:
+    from axern.host.cgroup import Cgroup
     from axern.host.cgroup_values import CgroupLimits
     from axern.runtime.layout import SandboxPaths
     from axern.runtime.oci import SandboxSpec
@@ -38,7 +39,7 @@ def erect(spec: SandboxSpec, paths: SandboxPaths) -> None:
     """
     paths.wall.create()
     if spec.limits is not None:
-        files = wall_files(spec.limits)
+        files = _of_wall(spec.limits, paths.wall)
         del files[CPU_MAX]
         cgroup_files.apply(paths.wall, files)
         share_out(paths.wall)
@@ -48,7 +49,7 @@ def close(spec: SandboxSpec, paths: SandboxPaths, init: ProcessIdentity) -> None
     """Cap the CPU time of a created sandbox, and require all of its limits; raises as `require`."""
     if spec.limits is not None:
         for group, files in (
-            (paths.wall, wall_files(spec.limits)),
+            (paths.wall, _of_wall(spec.limits, paths.wall)),
             (paths.workload, leaf_files(spec.limits, spec.runtime)),
         ):
             cgroup_files.apply(group, {CPU_MAX: files[CPU_MAX]})
@@ -71,7 +72,7 @@ def require(spec: SandboxSpec, paths: SandboxPaths, init: ProcessIdentity) -> No
     """
     if spec.limits is None:
         return
-    cgroup_files.require(paths.wall, wall_files(spec.limits))
+    cgroup_files.require(paths.wall, _of_wall(spec.limits, paths.wall))
     cgroup_files.require(paths.workload, leaf_files(spec.limits, spec.runtime))
     inside = paths.workload.pids()
     astray = paths.wall.pids(paths.workload, paths.stdin_holder)
@@ -91,15 +92,19 @@ def broken(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> tuple[str
         HostError: A group is missing or can't be read.
     """
     return (
-        *cgroup_files.mismatches(paths.wall, wall_files(limits)),
+        *cgroup_files.mismatches(paths.wall, _of_wall(limits, paths.wall)),
         *cgroup_files.mismatches(paths.workload, leaf_files(limits, runtime)),
     )
 
 
 def mend(limits: CgroupLimits, runtime: str, paths: SandboxPaths) -> None:
     """Write every limit of a running sandbox again, and read it back; raises as `erect`."""
-    cgroup_files.apply(paths.wall, wall_files(limits))
+    cgroup_files.apply(paths.wall, _of_wall(limits, paths.wall))
     cgroup_files.apply(paths.workload, leaf_files(limits, runtime))
+
+
+def _of_wall(limits: CgroupLimits, wall: Cgroup) -> dict[str, str]:
+    return wall_files(limits) | cgroup_files.without_huge_pages(wall)
 
 
 def memory_bytes(paths: SandboxPaths) -> int:

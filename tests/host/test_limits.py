@@ -105,6 +105,10 @@ def test_every_file_holds_what_was_asked_for(enforcing_lab: Lab, quick_runtime: 
             "pids.max": "512" if quick_runtime == "runc" else "768",
         },
     )
+    mount = Cgroup(wall.hierarchies, "")
+    with open(f"{mount.folder}{cgroup_tree.AVAILABLE}", encoding="ascii") as file:
+        assert bool(cgroup_files.without_huge_pages(wall)) is ("hugetlb" in file.read().split())
+    cgroup_files.require(wall, cgroup_files.without_huge_pages(wall))
 
 
 def test_the_least_of_cpu_is_exact_and_lets_the_runtime_do_its_work(enforcing_lab: Lab) -> None:
