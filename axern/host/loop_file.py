@@ -13,7 +13,7 @@ import struct
 import subprocess
 
 from axern.errors import CapabilityMissing, FilestoreError
-from axern.host import linux
+from axern.host import linux, project_quota
 from axern.host.mounts import mounts_below
 
 SMALLEST_BYTES = 512 * 1024**2
@@ -23,7 +23,7 @@ _MAKER = ("/usr/sbin/mkfs.xfs", "-q", "-K")
 _MAKER_LIMIT_S = 120
 _MOUNT_OPTIONS = "prjquota"
 _MOUNT_FLAGS = linux.MS_NODEV | linux.MS_NOSUID
-_NOT_SUPPORTED = (errno.EINVAL, errno.ENODEV, errno.ENOSYS, errno.EOPNOTSUPP)
+_NOT_SUPPORTED = (errno.ENODEV, errno.ENOSYS, errno.EOPNOTSUPP)
 
 # include/uapi/linux/loop.h
 _LOOP_CTL_GET_FREE = 0x4C82
@@ -128,7 +128,8 @@ def mount(path: str, folder: str) -> bool:
     mounted file system would, are taken again, and no more are given back.
 
     Raises:
-        FilestoreError: The disk has no room left for it, or no loop device is to be had.
+        FilestoreError: The disk has no room left for it, no loop device is to be had, or it is no
+            XFS.
         CapabilityMissing: The kernel has no XFS, or none with quotas.
     """
     if folder in mounts_below(folder):
@@ -147,7 +148,7 @@ def mount(path: str, folder: str) -> bool:
         finally:
             os.close(loop_fd)
     except OSError as err:
-        if device and err.errno in _NOT_SUPPORTED:
+        if device and _is_unsupported(err):
             raise CapabilityMissing(
                 "the kernel can't mount XFS with project quotas (CONFIG_XFS_QUOTA)",
                 syscall="mount",
@@ -160,9 +161,18 @@ def mount(path: str, folder: str) -> bool:
             syscall="mount" if device else "loop",
             path=folder,
             errno=err.errno,
-            hint="make room on its disk, and see that there are loop devices; dmesg may tell more",
+            hint="dmesg tells why: it may be no XFS any more, or a copy of it is mounted elsewhere"
+            if device
+            else "make room on its disk, and see that there are loop devices",
         ) from err
     return True
+
+
+def _is_unsupported(err: OSError) -> bool:
+    """Tell whether it is the kernel that can't; a file that is no XFS is refused by EINVAL, too."""
+    if err.errno == errno.EINVAL:
+        return project_quota.kernel_lacks_quotas()
+    return err.errno in _NOT_SUPPORTED
 
 
 def _attach(file_fd: int, path: str) -> tuple[str, int]:
