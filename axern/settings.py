@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, EXTENSION, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
-from ledger.reservation import LANES
+from ledger.reservation import SANDBOX_LANES
+from ledger.spec import SMALLEST_LIMITS
 from ledger.units import parse_bytes, parse_cpu_milli, parse_duration_ms, parse_ratio
 
 
@@ -58,9 +59,9 @@ Cpu = Annotated[int, BeforeValidator(_cpu)]
 AbsolutePath = Annotated[str, Field(pattern=r"^(/[^/\x00\n]+)+$")]
 
 
-def _quantity(default: str, *, alias: str, description: str) -> Any:
+def _quantity(default: str, *, alias: str, description: str, least: int = 0) -> Any:
     """Declare a key whose value and default are texts with a unit, and whose attribute is not."""
-    return Field(default, alias=alias, description=description)
+    return Field(default, alias=alias, ge=least, description=description)
 
 
 class Settings(BaseModel):
@@ -111,11 +112,13 @@ class Settings(BaseModel):
     io_read_max_bytes_s: Bytes | None = Field(
         None,
         alias="io_read_max",
+        ge=1,
         description="most a sandbox reads from the filestore's disk in 1 s",
     )
     io_write_max_bytes_s: Bytes | None = Field(
         None,
         alias="io_write_max",
+        ge=1,
         description="most a sandbox writes to the filestore's disk in 1 s",
     )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
@@ -137,7 +140,7 @@ class Settings(BaseModel):
     max_sandboxes: Count = Field(
         1000,
         ge=1,
-        le=LANES - 1,  # the last lane is that of self-tests
+        le=SANDBOX_LANES,
         description="sandbox slots of the node",
     )
     entry_cap: Count = Field(10_000, ge=1, description="most ledger entries")
@@ -145,14 +148,21 @@ class Settings(BaseModel):
         1_000, ge=1, description="most ledger entries of a namespace"
     )
     default_request_cpu_milli: Cpu = _quantity(
-        "500m", alias="default_request_cpu", description="CPU request where none is given"
+        "500m",
+        alias="default_request_cpu",
+        least=1,
+        description="CPU request where none is given",
     )
     default_request_memory_bytes: Bytes = _quantity(
-        "4GiB", alias="default_request_memory", description="memory request where none is given"
+        "4GiB",
+        alias="default_request_memory",
+        least=1,
+        description="memory request where none is given",
     )
     default_limit_storage_bytes: Bytes = _quantity(
         "256MiB",
         alias="default_limit_ephemeral_storage",
+        least=SMALLEST_LIMITS["ephemeral_storage_bytes"],
         description="storage limit of a writable root where none is given",
     )
     default_runtime: Literal["runsc", "runc"] = Field("runsc", description="runtime class")

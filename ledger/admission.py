@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.errors import CODES
-from ledger.reservation import LANES
+from ledger.reservation import SANDBOX_LANES
 from ledger.resources import BY_NAME, DIMENSIONS, Resources, dimension_of, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 from ledger.units import format_short
@@ -252,7 +252,7 @@ def _node_shortfalls(
         pool = gpu_pool(device) if dimension.per_device and device else dimension.name
         limit = effective_allocatable(node, dimension, device)
         if dimension.name == "sandbox_slots":
-            limit = min(limit, LANES - len(facts.quarantined_lanes))
+            limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
         room = min(available(view, demand.namespace, pool), limit)
         if requested > room:
             yield _short(NODE, dimension.name, requested, limit, room)

@@ -40,7 +40,9 @@ OWNER_KINDS = (RUN, SERVICE_REPLICA, EXTERNAL)
 
 RUNTIMES = ("runsc", "runc")
 LANES = 4096
-"""How many sandboxes can have a lane, and with it an id range and a project id, at once."""
+"""How many lanes there are, each with an id range and a project id."""
+SANDBOX_LANES = LANES - 1
+"""Those that reservations get; the last one is that of self-tests, which are in no ledger."""
 
 
 @dataclass(frozen=True, slots=True)

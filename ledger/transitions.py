@@ -9,11 +9,11 @@ from ledger import tables
 from ledger.admission import Admitted, Demand, evaluate
 from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
 from ledger.reservation import (
-    LANES,
     RELEASED,
     RESERVED,
     RETIRING,
     RUNNING,
+    SANDBOX_LANES,
     STARTING,
     STOPPING,
     Reservation,
@@ -166,11 +166,11 @@ def free_lane(view: State, facts: Facts | None = None) -> int:
         StateConflict: All are held; admission refuses before this on the slots.
     """
     quarantined = frozenset(facts.quarantined_lanes) if facts else frozenset()
-    for step in range(1, LANES + 1):
-        lane = (view.last_lane + step) % LANES
+    for step in range(1, SANDBOX_LANES + 1):
+        lane = (view.last_lane + step) % SANDBOX_LANES
         if view.lane_holder(lane) is None and lane not in quarantined:
             return lane
-    raise StateConflict(f"all {LANES} lanes are held or in quarantine")
+    raise StateConflict(f"all {SANDBOX_LANES} lanes are held or in quarantine")
 
 
 def start(view: State, reservation_id: str) -> Change:

@@ -19,7 +19,7 @@ from axern.runtime import launch, monitor, teardown, template
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
 from axern.runtime.verdict import MEMORY_EVENTS
-from ledger.reservation import LANES
+from ledger.reservation import SANDBOX_LANES
 from ledger.resources import OptionalResources, Resources
 from ledger.units import format_bytes
 
@@ -123,7 +123,7 @@ def _spec(runtime: str, layout: Layout) -> SandboxSpec:
         cwd="/",
         rootfs=root.rootfs,
         rootfs_readonly=True,
-        lane=LANES - 1,
+        lane=SANDBOX_LANES,
         hostname="probe",
         limits=limits_of(
             Resources(cpu_milli=1000, memory_bytes=LIMIT_BYTES),

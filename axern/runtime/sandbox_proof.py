@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from axern.errors import RuntimeFailure
 from axern.runtime import launch, monitor, teardown, template
 from axern.runtime.oci import SandboxSpec
-from ledger.reservation import LANES
+from ledger.reservation import SANDBOX_LANES
 
 if TYPE_CHECKING:
     from axern.runtime.layout import Layout
@@ -38,7 +38,7 @@ def prove(runtime: str, layout: Layout) -> str:
         cwd="/",
         rootfs=root.rootfs,
         rootfs_readonly=False,
-        lane=LANES - 1,
+        lane=SANDBOX_LANES,
         hostname="probe",
     )
     paths = layout.sandbox(spec.sandbox_id)

@@ -20,7 +20,7 @@ from axern.host.project_quota import Limits
 from axern.runtime import launch, monitor, storage, teardown, template
 from axern.runtime.oci import SandboxSpec
 from axern.runtime.storage import PROOF_PROJECT, SELF_TEST_PROJECT, Quota
-from ledger.reservation import LANES
+from ledger.reservation import SANDBOX_LANES
 from ledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _spec(runtime: str, layout: Layout) -> SandboxSpec:
         cwd="/",
         rootfs=root.rootfs,
         rootfs_readonly=False,
-        lane=LANES - 1,
+        lane=SANDBOX_LANES,
         hostname="probe",
         quota=Quota(SELF_TEST_PROJECT, LIMIT_BYTES),
     )

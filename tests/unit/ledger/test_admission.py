@@ -102,7 +102,7 @@ def test_the_last_sandbox_slot() -> None:
 
 def test_slots_end_where_lanes_end() -> None:
     state = host_state(node(replace(HOST, sandbox_slots=10_000)))
-    assert shorts(decide(state, ask(slots=5000))) == [("node", "sandbox_slots", 5000 - 4096)]
+    assert shorts(decide(state, ask(slots=5000))) == [("node", "sandbox_slots", 5000 - 4095)]
 
 
 @pytest.mark.parametrize(
