@@ -181,6 +181,7 @@ def clear(filestore: str, project: int, timeout_s: float = _CLEAR_TIMEOUT_S) -> 
                 f"{found.used_inodes} inodes",
                 syscall="Q_XGETQUOTA",
                 path=filestore,
+                hint=f"somebody may hold removed files of it open: lsof +L1 {filestore}",
             )
         os.statvfs(filestore)  # which lets XFS give inodes back at once (xfs_fs_statfs)
         time.sleep(pause_s)

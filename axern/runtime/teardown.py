@@ -145,7 +145,8 @@ def bury(
         failpoint("bury.quota")
         _remove_legacy(paths, removed)
     except HostError as err:
-        raise NotProvedGone(sandbox_id, [err.message, *_leftovers(runtime, paths)]) from err
+        why = f"{err.message} ({err.hint})" if err.hint else err.message
+        raise NotProvedGone(sandbox_id, [why, *_leftovers(runtime, paths)]) from err
     if leftovers := _leftovers(runtime, paths):
         raise NotProvedGone(sandbox_id, leftovers)
     failpoint("bury.proved")
