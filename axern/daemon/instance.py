@@ -1,13 +1,14 @@
-"""No empty or older ledger beside what a lost one has left."""
+"""What a start finds: no empty or older ledger beside what a lost one left, and a crash's rests."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from typing import TYPE_CHECKING
 
 from axern.daemon.runs import RUN_ID
-from axern.errors import CapabilityMissing
+from axern.errors import CapabilityMissing, HostError
 from axern.host import filestore, project_quota
 from axern.host.cgroup import Cgroup
 from axern.runtime import monitor, storage, teardown
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _PROBE = re.compile(r"probe-[a-z0-9-]{2,58}")
 """How the sandboxes of self-tests are called."""
+_log = logging.getLogger(__name__)
 
 
 def require_ledger_for_what_is_there(ledger_dir: str, layout: Layout) -> None:
@@ -79,34 +81,39 @@ def bury_unknown(state: State, layout: Layout) -> int:
 def bury_probes(layout: Layout) -> int:
     """Bury the sandboxes of self-tests that a crash has left, which have no entry; return how many.
 
-    Raises:
-        NotProvedGone: One resists.
+    One that resists is told and keeps nobody from serving: it is small, and the next self-test of
+    its kind finds it in its way.
     """
     places = (*_groups(layout), layout.sandboxes, layout.filestore, layout.runs, layout.exits)
-    left = sorted({name for folder in places for name in _names(folder, _PROBE)})
-    for name in left:
-        for runtime in RUNTIMES:
-            teardown.bury(runtime, layout, name)
+    buried = 0
+    for name in sorted({name for folder in places for name in _names(folder, _PROBE)}):
         paths = layout.sandbox(name)
-        monitor.discard_exit(paths)
-        filestore.remove_tree(paths.run_folder)
-    return len(left)
+        try:
+            for runtime in RUNTIMES:
+                teardown.bury(runtime, layout, name)
+            monitor.discard_exit(paths)
+            filestore.remove_tree(paths.run_folder)
+            buried += 1
+        except (HostError, OSError) as error:
+            _log.warning("a self-test can't be buried: %s", error)
+    return buried
 
 
 def clear_quotas(state: State, layout: Layout) -> int:
     """Clear the limits that a crash has left on lanes that nobody holds; return how many.
 
-    Nothing may be launched meanwhile.
-
-    Raises:
-        HostError: The filestore can't tell.
+    Nothing may be launched meanwhile. Where the filestore can't tell they stay, which is told: a
+    launch in such a lane sets its own.
     """
+    held = (row.lane for row in state.reservations() if row.lane is not None)
     try:
         project_quota.require_enforced(layout.filestore)
+        return storage.clear_unheld(layout.filestore, held)
     except CapabilityMissing:
         return 0
-    held = (row.lane for row in state.reservations() if row.lane is not None)
-    return storage.clear_unheld(layout.filestore, held)
+    except HostError as error:
+        _log.warning("limits that a crash may have left are not cleared: %s", error)
+        return 0
 
 
 def _groups(layout: Layout) -> tuple[str, ...]:

@@ -97,7 +97,7 @@ def _without_entry(lane: int, project: Project, filestore: str) -> Finding:
     use = f"{project.used_bytes} bytes, {project.used_inodes} files and folders"
     if not project.is_used:
         words = f"no entry holds lane {lane}, but {_words(project.limits)} are left of it"
-        return _finding(LEAKED_QUOTA, str(project.id), words, "axern node setup")
+        return _finding(LEAKED_QUOTA, str(project.id), words, "systemctl restart axernd")
     code = FOREIGN_PROJECT if project.limits == NOTHING else LEAKED_PROJECT
     words = f"no entry holds lane {lane}, but something has its project: {use}; it is not given out"
     return _finding(code, str(project.id), words, f"lsattr -pR {filestore} | grep {project.id}")
