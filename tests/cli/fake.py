@@ -391,7 +391,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.left = self.fake.cut_streams.pop(0) if self.fake.cut_streams else None
         self.chunk(b": waiting\n\n")
-        self.event("start", run.view)
+        self.event("start", {"run": run.view, "records": None}, offset)
+        behind = offset
         for name, data, behind in run.records(offset, wait=wait):
             text = base64.b64encode(data).decode()
             event = f"id: {behind}\nevent: {name}\ndata: {text}\n\n".encode()
@@ -400,11 +401,11 @@ class Handler(BaseHTTPRequestHandler):
             self.chunk(event[:middle])
             self.chunk(event[middle:])
         if run.over:
-            self.event("exit", run.view)
+            self.event("exit", {"run": run.view}, behind)
         self.wfile.write(b"0\r\n\r\n")
 
-    def event(self, name: str, view: Json) -> None:
-        self.chunk(f"event: {name}\ndata: {json.dumps({'run': view})}\n\n".encode())
+    def event(self, name: str, data: Json, offset: int) -> None:
+        self.chunk(f"id: {offset}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode())
 
     def chunk(self, data: bytes) -> None:
         if self.left is not None:
