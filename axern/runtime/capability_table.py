@@ -105,7 +105,7 @@ def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -
             "the filestore can hold what is written through an overlay",
             loss=ADMISSION_ONLY,
             probe=_alone(layout, partial(overlay_probe.prove, layout.filestore)),
-            identity=partial(mounts.identity, layout.filestore),
+            identity=partial(_filestore_identity, layout.filestore),
         ),
         Row(
             PROJECT_QUOTA,
@@ -234,6 +234,19 @@ def _alone_with_sandbox(layout: Layout, probe: Callable[[], str]) -> Callable[[]
 def _without_others(folder: str, timeout_s: float, probe: Callable[[], str]) -> str:
     with locks.alone_in(folder, timeout_s):
         return probe()
+
+
+def _filestore_identity(filestore: str) -> str:
+    """Name the mount; raise CapabilityMissing where there is no filestore yet, or no more."""
+    try:
+        return mounts.identity(filestore)
+    except FileNotFoundError as err:
+        raise CapabilityMissing(
+            f"there is no filestore at {filestore}",
+            syscall="open",
+            path=filestore,
+            hint="start axernd, which makes it, or axern node setup --filestore-size SIZE",
+        ) from err
 
 
 def _quota_identity(filestore: str) -> str:

@@ -7,27 +7,22 @@ and time, and it is always buried. Source: docs/decisions/0017-kernel-limits.md.
 from __future__ import annotations
 
 import secrets
-import shutil
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from axern.errors import CapabilityMissing, RuntimeFailure
+from axern.errors import CapabilityMissing
 from axern.host.cgroup import Cgroup
 from axern.host.cgroup_files import read_counters, read_number
 from axern.host.cgroup_values import CgroupOptions, limits_of
-from axern.runtime import launch, monitor, teardown, template
+from axern.runtime import self_test
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
 from axern.runtime.verdict import MEMORY_EVENTS
-from ledger.reservation import SANDBOX_LANES
 from ledger.resources import OptionalResources, Resources
 from ledger.units import format_bytes
 
 LIMIT_BYTES = 128 * 1024**2
 SLACK_BYTES = 16 * 1024**2
 """What the kernel may have charged beyond the limit when it struck."""
-TIMEOUT_S = 30.0
-"""For each call of the runtime."""
 END_TIMEOUT_S = 120.0
 """From its start to its end, a second on most hosts; gVisor under emulation takes a minute."""
 _PIDS_MAX = 512
@@ -38,7 +33,6 @@ _HOGS = {
     "runsc": tuple(_ALLOCATE.split()),
 }
 """More than one process on the host, of which one takes too much; gVisor has several by itself."""
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +52,11 @@ def prove(runtime: str, layout: Layout) -> str:
         CapabilityMissing: It was not killed as it must be.
         AxernError: It could not be told, such as for a runtime that does not answer.
     """
-    spec = _spec(runtime, layout)
-    paths = layout.sandbox(spec.sandbox_id)
-    try:
-        launch.create(spec, layout, timeout_s=TIMEOUT_S)
-        launch.start(spec, layout, timeout_s=TIMEOUT_S)
-        deadline_s = time.monotonic() + END_TIMEOUT_S
-        while monitor.read_exit(paths) is None:
-            if time.monotonic() > deadline_s:
-                raise RuntimeFailure(
-                    f"a {runtime} sandbox that allocates more than its limit did not end in "
-                    f"{END_TIMEOUT_S:g} s"
-                )
-            time.sleep(_POLL_S)
-        paths.wall.wait_empty(TIMEOUT_S)
+    what = f"a {runtime} sandbox that allocates more than its limit"
+    with self_test.running(_spec(runtime, layout), layout) as paths:
+        self_test.wait_ended(what, paths, END_TIMEOUT_S)
+        paths.wall.wait_empty(self_test.TIMEOUT_S)
         seen = observe(paths.wall)
-    finally:
-        teardown.bury(runtime, layout, spec.sandbox_id)
-        monitor.discard_exit(paths)
-        shutil.rmtree(paths.run_folder, ignore_errors=True)
     if wrong := faults(seen):
         raise CapabilityMissing(
             f"a memory limit does not hold for {runtime}: {'; '.join(wrong)}",
@@ -114,21 +94,15 @@ def faults(seen: Seen) -> tuple[str, ...]:
 
 
 def _spec(runtime: str, layout: Layout) -> SandboxSpec:
-    root = template.find(layout.templates, "busybox") or template.make_busybox(layout.templates)
-    return SandboxSpec(
-        sandbox_id=f"probe-memory-{runtime}-{secrets.token_hex(4)}",
-        runtime=runtime,
-        argv=_HOGS[runtime],
-        env=(),
-        cwd="/",
-        rootfs=root.rootfs,
+    name = f"probe-memory-{runtime}-{secrets.token_hex(4)}"
+    limits = limits_of(
+        Resources(cpu_milli=1000, memory_bytes=LIMIT_BYTES),
+        OptionalResources(memory_bytes=LIMIT_BYTES),
+        runtime,
+        CgroupOptions(pids_max=_PIDS_MAX),
+    )
+    return replace(
+        self_test.spec_of(runtime, layout, name, _HOGS[runtime]),
         rootfs_readonly=True,
-        lane=SANDBOX_LANES,
-        hostname="probe",
-        limits=limits_of(
-            Resources(cpu_milli=1000, memory_bytes=LIMIT_BYTES),
-            OptionalResources(memory_bytes=LIMIT_BYTES),
-            runtime,
-            CgroupOptions(pids_max=_PIDS_MAX),
-        ),
+        limits=limits,
     )

@@ -273,7 +273,14 @@ def of_daemon(degraded: tuple[str, ...]) -> Check:
 
 def _no_daemon() -> Check:
     words = "no daemon answers, so that nothing is admitted and nobody is watched"
-    return Check("daemon", WARNING, "daemon_unreachable", words, "systemctl start axernd")
+    return Check("daemon", WARNING, "daemon_unreachable", words, how_to_start())
+
+
+def how_to_start() -> str:
+    """Return how a daemon is started on this host: not every one has systemd (sd_booted(3))."""
+    if os.path.isdir("/run/systemd/system"):
+        return "systemctl start axernd.socket axernd.service"
+    return "axernd --config PATH"
 
 
 def _findings(settings: Settings) -> Check:

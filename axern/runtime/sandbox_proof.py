@@ -1,26 +1,18 @@
-"""Runs a real sandbox of a runtime from its birth to its burial, apart from the ledger.
-
-It is bounded in size and time and always buried. Source: docs/decisions/0019-capabilities.md.
-"""
+"""Proves that a runtime runs a sandbox here, from its birth to its burial."""
 
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from typing import TYPE_CHECKING
 
 from axern.errors import RuntimeFailure
-from axern.runtime import launch, monitor, teardown, template
-from axern.runtime.oci import SandboxSpec
-from ledger.reservation import SANDBOX_LANES
+from axern.runtime import self_test
 
 if TYPE_CHECKING:
     from axern.runtime.layout import Layout
 
-TIMEOUT_S = 30.0
 _EXIT_CODE = 7
-_POLL_S = 0.01
 
 
 def prove(runtime: str, layout: Layout) -> str:
@@ -29,32 +21,12 @@ def prove(runtime: str, layout: Layout) -> str:
     Raises:
         AxernError: It was not started, did not end, or the code did not come through.
     """
-    root = template.find(layout.templates, "busybox") or template.make_busybox(layout.templates)
-    spec = SandboxSpec(
-        sandbox_id=f"probe-sandbox-{runtime}-{secrets.token_hex(4)}",
-        runtime=runtime,
-        argv=("sh", "-c", f"exit {_EXIT_CODE}"),
-        env=(),
-        cwd="/",
-        rootfs=root.rootfs,
-        rootfs_readonly=False,
-        lane=SANDBOX_LANES,
-        hostname="probe",
-    )
-    paths = layout.sandbox(spec.sandbox_id)
+    name = f"probe-sandbox-{runtime}-{secrets.token_hex(4)}"
+    spec = self_test.spec_of(runtime, layout, name, ("sh", "-c", f"exit {_EXIT_CODE}"))
     begun_s = time.monotonic()
-    try:
-        launch.create(spec, layout, timeout_s=TIMEOUT_S)
-        launch.start(spec, layout, timeout_s=TIMEOUT_S)
-        while (ended := monitor.read_exit(paths)) is None:
-            if time.monotonic() - begun_s > TIMEOUT_S:
-                raise RuntimeFailure(f"a {runtime} sandbox did not end in {TIMEOUT_S:g} s")
-            time.sleep(_POLL_S)
+    with self_test.running(spec, layout) as paths:
+        ended = self_test.wait_ended(f"a {runtime} sandbox", paths, self_test.TIMEOUT_S)
         took_ms = (time.monotonic() - begun_s) * 1000
-    finally:
-        teardown.bury(runtime, layout, spec.sandbox_id)
-        monitor.discard_exit(paths)
-        shutil.rmtree(paths.run_folder, ignore_errors=True)
     if ended.exit_code != _EXIT_CODE:
         raise RuntimeFailure(f"a {runtime} sandbox ended with {ended.exit_code}, not {_EXIT_CODE}")
     return f"a {runtime} sandbox was started, ended and buried; {took_ms:.0f} ms to its end"

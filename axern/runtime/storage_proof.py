@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from axern.errors import CapabilityMissing, FilestoreError, RuntimeFailure
 from axern.host import filestore, project_quota
 from axern.host.project_quota import Limits
-from axern.runtime import launch, monitor, storage, teardown, template
-from axern.runtime.oci import SandboxSpec
+from axern.runtime import monitor, self_test, storage, teardown
 from axern.runtime.storage import PROOF_PROJECT, SELF_TEST_PROJECT, Quota
-from ledger.reservation import SANDBOX_LANES
 from ledger.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
     from axern.host.project_quota import Project
     from axern.runtime.layout import Layout, SandboxPaths
+    from axern.runtime.oci import SandboxSpec
 
 LIMIT_BYTES = 8 * 1024**2
 SLACK_BYTES = 1024**2
@@ -131,17 +130,10 @@ def prove(runtime: str, layout: Layout) -> str:
         AxernError: It could not be told, such as for a runtime that does not answer.
     """
     spec = _spec(runtime, layout)
-    paths = layout.sandbox(spec.sandbox_id)
     teardown.bury(runtime, layout, spec.sandbox_id, SELF_TEST_PROJECT)
-    try:
-        launch.create(spec, layout, timeout_s=TIMEOUT_S)
-        launch.start(spec, layout, timeout_s=TIMEOUT_S)
+    with self_test.running(spec, layout) as paths:
         told = _wait_told(runtime, paths)
         found = project_quota.read(layout.filestore, SELF_TEST_PROJECT)
-    finally:
-        teardown.bury(runtime, layout, spec.sandbox_id, SELF_TEST_PROJECT)
-        monitor.discard_exit(paths)
-        shutil.rmtree(paths.run_folder, ignore_errors=True)
     used = _require_held(f"a {runtime} sandbox", found, stopped=_STOPPED in told)
     return f"stopped at {format_bytes(used)} of {format_bytes(LIMIT_BYTES)}"
 
@@ -164,16 +156,8 @@ def _wait_told(runtime: str, paths: SandboxPaths) -> bytes:
 
 
 def _spec(runtime: str, layout: Layout) -> SandboxSpec:
-    root = template.find(layout.templates, "busybox") or template.make_busybox(layout.templates)
-    return SandboxSpec(
-        sandbox_id=f"probe-storage-{runtime}",
-        runtime=runtime,
-        argv=("sh", "-c", _SCRIPT),
-        env=(),
-        cwd="/",
-        rootfs=root.rootfs,
-        rootfs_readonly=False,
-        lane=SANDBOX_LANES,
-        hostname="probe",
+    argv = ("sh", "-c", _SCRIPT)
+    return replace(
+        self_test.spec_of(runtime, layout, f"probe-storage-{runtime}", argv),
         quota=Quota(SELF_TEST_PROJECT, LIMIT_BYTES),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_a_probe_runs_a_sandbox_of_each_runtime_and_leaves_nothing(lab: DaemonLa
     for each in (found, alone):
         for runtime in ("runc", "runsc"):
             assert each[f"sandbox/{runtime}"]["status"] == "ok", each
+
+
+def test_before_the_first_start_it_says_how_to_begin() -> None:
+    with daemon_lab() as lab:
+        found = checks(lab)
+        assert "there is no filestore at" in found["filestore/overlay-upper"]["message"]
+        assert "axernd, which makes it" in found["filestore/overlay-upper"]["remedy"]
+        has_systemd = os.path.isdir("/run/systemd/system")
+        assert ("systemctl start" in found["daemon"]["remedy"]) == has_systemd
+        assert not [check for check in found.values() if "[Errno" in check["message"]]
+        assert os.listdir(lab.base) == ["axern.toml"], "to look makes nothing"
 
 
 def test_a_missing_program_is_an_error_and_its_runtime_is_refused() -> None:

@@ -288,6 +288,39 @@ def test_what_a_restart_can_not_cure_is_not_tried_again(
         CONFIG.write_text(kept, encoding="utf-8")
 
 
+def test_clients_start_what_failed_for_good_a_few_times_and_then_read_the_files(
+    service: None,
+) -> None:
+    """Five starts, the administrator's own counted: then the socket has failed as well."""
+    run_id = detach("runc")
+    running(run_id)
+    kept, word = CONFIG.read_text(encoding="utf-8"), "no_such_key"
+    systemctl("stop", *UNITS)
+    systemctl("reset-failed", *UNITS)
+    before = journal().count(word)
+    CONFIG.write_text(f"{kept}{word} = 1\n", encoding="utf-8")
+    try:
+        subprocess.run(("systemctl", "start", *UNITS), capture_output=True, check=False)
+        wait_until(lambda: shown("ActiveState") == "failed", SLOW_S)
+        axern("reservations", code=None)
+        wait_until(lambda: _socket_state() == "failed", SLOW_S)
+        assert 1 < journal().count(word) - before <= 5
+        assert not os.path.lexists("/run/axern/axernd.sock")
+        assert json.loads(axern("reservations", "-o", "json"))["source"] == "ledger-file"
+        assert processes()[run_id]
+    finally:
+        CONFIG.write_text(kept, encoding="utf-8")
+    mended = subprocess.run(("systemctl", "start", *UNITS), capture_output=True, check=False)
+    assert mended.returncode != 0, "control: it takes reset-failed, as the handbook says"
+    systemctl("reset-failed", *UNITS)
+    systemctl("start", *UNITS)
+    assert status(run_id) == "running"
+
+
+def _socket_state() -> str:
+    return systemctl("show", "-P", "ActiveState", "axernd.socket").strip()
+
+
 def test_the_journal_knows_what_matters(service: None) -> None:
     assert "serving on" in journal("-p", "info")
     assert "serving on" not in journal("-p", "warning")
