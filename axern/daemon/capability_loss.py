@@ -49,7 +49,7 @@ class CapabilityLoss:
         """Sweep, let admission know of a change at once, and act."""
         parts = self._parts
         before = parts.capabilities.snapshot().generation
-        await parts.capabilities.sweep()
+        await parts.capabilities.sweep(self.act)
         if parts.capabilities.snapshot().generation != before:
             with contextlib.suppress(HostError):  # the loop that observes tells of it
                 parts.observer.observe(parts.ledger.state.reservations())

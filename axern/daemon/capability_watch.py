@@ -77,13 +77,18 @@ class CapabilityWatch:
                 gone.add(item.key)
         return frozenset(gone)
 
-    async def sweep(self) -> None:
-        """Read every identity, prove what is due, and begin the self-tests that are."""
+    async def sweep(self, heed: Callable[[], None] | None = None) -> None:
+        """Read every identity, prove what is due, and begin the self-tests that are.
+
+        *heed* is called as soon as all is seen: a loss must not wait for proofs of something else.
+        """
         for _ in range(_ROUNDS):
             readings = await self._in(0, self._read_all)
             now_ms = self._clock().monotonic_ms
             for key, reading in readings.items():
                 self._standings.see(key, reading, now_ms)
+            if heed is not None:
+                heed()
             if not await self._prove_due(is_self_test=False):
                 break
         self._tell()

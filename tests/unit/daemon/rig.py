@@ -150,8 +150,10 @@ class FakeCapabilities:
         assert keys is not None
         return self.snapshot()
 
-    async def sweep(self) -> None:
+    async def sweep(self, heed: Callable[[], None] | None = None) -> None:
         self.sweeps += 1
+        if heed is not None:
+            heed()
 
 
 @dataclass(slots=True)

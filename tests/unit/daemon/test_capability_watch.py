@@ -241,6 +241,43 @@ def test_only_a_definite_no_falls_and_takes_with_it_what_stands_on_it(
     run(scene)
 
 
+def test_a_loss_waits_for_no_proof_of_something_else(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+
+    async def scene() -> None:
+        loop, may_end = asyncio.get_running_loop(), asyncio.Event()
+        is_there = True
+
+        def read() -> str:
+            if is_there:
+                return "1"
+            raise CapabilityMissing("quotas are off", syscall="quotactl")
+
+        def slow() -> str:
+            asyncio.run_coroutine_threadsafe(wait(may_end), loop).result(30)
+            return "at last"
+
+        host.rows = (
+            Row("quota", "Quota", FAIL_STOP, probe=str, identity=read),
+            Row("program", "Program", FAIL_STOP, probe=slow, identity=host.read),
+        )
+        watch = host.watch()
+        may_end.set()
+        await watch.sweep()
+        may_end.clear()
+        is_there, host.identity = False, "replaced"
+        heard = asyncio.Event()
+        sweeping = asyncio.create_task(watch.sweep(heard.set))
+        await asyncio.wait_for(heard.wait(), 30)
+        assert not sweeping.done()
+        assert watch.fallen(FAIL_STOP) == {"quota"}
+        may_end.set()
+        await sweeping
+        await watch.close()
+
+    run(scene)
+
+
 async def charged(rig: Rig, number: int, *requires: str) -> str:
     _, node = rig.observer.observe()
     await rig.commit(transitions.observe_node, node=node)
