@@ -114,6 +114,12 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
         if isinstance(error, NodeRetired):
             return EXIT_RETIRED
         return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
+    except OSError as error:  # of the host's disks and tables, which may come to themselves
+        words = f"{error.filename or 'the host'}: {error.strerror or error}"
+        notifier.tell(f"STATUS={words}")
+        _log.error("%s", words)
+        _log.info("it was met here", exc_info=error)
+        return EXIT_FAILED
 
 
 async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) -> int:

@@ -118,11 +118,12 @@ class Notifier:
     def tell(self, *lines: str) -> bool:
         """Send *lines*, such as `READY=1`, together; return False if they could not be sent.
 
+        A line that has an end of line within, as words of others may, stays one line.
         Nobody may be kept waiting by a manager that does not listen, so that a failure is no error.
         """
         if self._address is None:
             return True
-        message = "\n".join(lines).encode(errors="replace")
+        message = "\n".join(" ".join(line.splitlines()) for line in lines).encode(errors="replace")
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.settimeout(_SEND_TIMEOUT_S)
             out.sendto(message, self._address)

@@ -52,6 +52,20 @@ def test_a_mistake_in_the_configuration_ends_with_78(line: str, named: str) -> N
             file.write(good)
 
 
+def test_a_disk_that_refuses_is_told_in_one_line() -> None:
+    with daemon_lab() as lab:
+        path = f"{lab.base}/file"
+        with open(path, "x", encoding="utf-8"), open(lab.config_path, encoding="utf-8") as file:
+            kept = file.read()
+        with open(lab.config_path, "w", encoding="utf-8") as file:
+            file.write(kept.replace(f"{lab.base}/state", f"{path}/state"))
+        assert lab.spawn().wait(60) == 1
+        first = lab.log().splitlines()[0]
+        assert first == f"ERROR axernd: {path}/state: Not a directory"
+        with open(lab.config_path, "w", encoding="utf-8") as file:
+            file.write(kept)
+
+
 def test_a_configuration_that_others_may_change_is_refused() -> None:
     with daemon_lab() as lab:
         os.chmod(lab.config_path, 0o666)  # noqa: S103 - the point of the test

@@ -81,6 +81,12 @@ def test_lines_are_sent_together(receiver: socket.socket) -> None:
     assert receiver.recv(4096) == b"READY=1\nSTATUS=two words"
 
 
+def test_words_of_others_say_nothing_of_their_own(receiver: socket.socket) -> None:
+    notifier = systemd.Notifier(receiver.getsockname())
+    assert notifier.tell("STATUS=bad key: x\nREADY=1\r\nMAINPID=1", "WATCHDOG=1")
+    assert receiver.recv(4096) == b"STATUS=bad key: x READY=1 MAINPID=1\nWATCHDOG=1"
+
+
 def test_a_socket_without_a_path_is_reached() -> None:
     name = f"axern-test-{os.getpid()}"
     taken = systemd.take({"NOTIFY_SOCKET": f"@{name}"}, PID).notify_socket
