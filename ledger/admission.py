@@ -10,17 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger.errors import CODES
+from ledger.refusal import (
+    ENTRIES,
+    NAMESPACE_CLAIM,
+    NAMESPACE_ENTRIES,
+    NAMESPACE_QUOTA,
+    NODE,
+    NODE_MEMORY_USE,
+    NODE_STORAGE_FREE,
+    refuse,
+    short,
+)
 from ledger.reservation import SANDBOX_LANES
-from ledger.resources import BY_NAME, DIMENSIONS, Resources, dimension_of, gpu_pool
+from ledger.resources import DIMENSIONS, Resources, dimension_of, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
-from ledger.units import format_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ledger.clock import Now
     from ledger.facts import Facts
+    from ledger.refusal import Refusal, Shortfall
     from ledger.resources import Dimension
     from ledger.state import State
     from ledger.tables import Node
@@ -45,76 +55,12 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortfall:
-    """One gate that is short in one dimension; `short_by` > 0, amounts in the dimension's unit."""
-
-    gate: str
-    dimension: str
-    requested: int
-    committed: int
-    limit: int
-    available: int
-    short_by: int
-
-
-@dataclass(frozen=True, slots=True)
 class Admitted:
     """The demand fits; `gpu_device` is the device that was picked, if one was asked for."""
 
     generation: int
     facts_sequence: int
     gpu_device: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the demand does not fit. `shortfalls` has every one; `reasons` what the host lacks."""
-
-    code: str
-    diagnostic_code: str
-    summary: str
-    message: str
-    generation: int
-    facts_sequence: int
-    retryable: bool
-    retry_after_s: int | None = None
-    shortfalls: tuple[Shortfall, ...] = ()
-    reasons: tuple[str, ...] = ()
-    hint: str | None = None
-
-
-ENTRIES = "entries"
-NAMESPACE_ENTRIES = "namespace-entries"
-NAMESPACE_QUOTA = "namespace-quota"
-NAMESPACE_CLAIM = "namespace-claim"
-NODE = "node"
-NODE_STORAGE_FREE = "node-storage-free"
-NODE_MEMORY_USE = "node-memory-use"
-
-SUMMARIES = {
-    "namespace_quota_exceeded": "namespace quota exceeded",
-    "namespace_claim_exceeded": "namespace claim exceeded",
-    "node_cpu_capacity_exhausted": "node CPU capacity exhausted",
-    "node_memory_capacity_exhausted": "node memory capacity exhausted",
-    "node_cpu_and_memory_capacity_exhausted": "node CPU and memory capacity exhausted",
-    "node_ephemeral_storage_capacity_exhausted": "node ephemeral storage capacity exhausted",
-    "node_gpu_memory_capacity_exhausted": "node GPU memory capacity exhausted",
-    "runtime_slot_capacity_exhausted": "runtime slot capacity exhausted",
-    "node_reservation_capacity_exhausted": "node reservation capacity exhausted",
-}
-"""The compact labels for people; the first five of the source document are kept to the byte."""
-
-_NODE_CODES = {
-    frozenset({"cpu_milli"}): "node_cpu_capacity_exhausted",
-    frozenset({"memory_bytes"}): "node_memory_capacity_exhausted",
-    frozenset({"cpu_milli", "memory_bytes"}): "node_cpu_and_memory_capacity_exhausted",
-    frozenset({"ephemeral_storage_bytes"}): "node_ephemeral_storage_capacity_exhausted",
-    frozenset({"gpu_memory_bytes"}): "node_gpu_memory_capacity_exhausted",
-    frozenset({"sandbox_slots"}): "runtime_slot_capacity_exhausted",
-}
-_SELECTION_SUMMARY = "node selection failed"
-_RETRY_AFTER_UNKNOWN_S = 10
-_RETRY_AFTER_MOST_S = 60
 
 
 def evaluate(
@@ -137,7 +83,7 @@ def evaluate(
     node = view.node()
     reasons = (*_standing_reasons(view), *_selection_reasons(node, facts, demand, now, policy))
     if node is None or facts is None:
-        return _refuse(view, facts, now, reasons, ())
+        return refuse(view, facts, now, reasons, ())
     device = _pick_device(view, node, demand)
     quota = namespace.quota
     shortfalls = (
@@ -148,7 +94,7 @@ def evaluate(
         *_observed_shortfalls(view, node, facts, demand),
     )
     if reasons or shortfalls:
-        return _refuse(view, facts, now, reasons, shortfalls)
+        return refuse(view, facts, now, reasons, shortfalls)
     return Admitted(view.generation, facts.sequence, device)
 
 
@@ -205,12 +151,6 @@ def _pick_device(view: State, node: Node, demand: Demand) -> str | None:
     return max((large, room, device) for room, large, device in rooms)[2]
 
 
-def _short(gate: str, dimension: str, requested: int, limit: int, room: int) -> Shortfall:
-    """Return how short *requested*, which is more than *room*, falls."""
-    at_hand = max(0, room)
-    return Shortfall(gate, dimension, requested, limit - room, limit, at_hand, requested - at_hand)
-
-
 def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> Iterator[Shortfall]:
     for gate, cap, namespace in (
         (ENTRIES, policy.entry_cap, ""),
@@ -218,7 +158,7 @@ def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> I
     ):
         room = cap - view.entry_count(namespace)
         if room < 1:
-            yield _short(gate, "entries", 1, cap, room)
+            yield short(gate, "entries", 1, cap, room)
 
 
 def _quota_shortfalls(view: State, demand: Demand, quota: object) -> Iterator[Shortfall]:
@@ -229,7 +169,7 @@ def _quota_shortfalls(view: State, demand: Demand, quota: object) -> Iterator[Sh
             continue
         room = limit - _sum_over_devices(view, account, dimension)
         if requested > room:
-            yield _short(NAMESPACE_QUOTA, dimension.name, requested, limit, room)
+            yield short(NAMESPACE_QUOTA, dimension.name, requested, limit, room)
 
 
 def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
@@ -240,7 +180,7 @@ def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
         limit: int = getattr(claim.amount, dimension.name)
         room: int = limit - getattr(claim.drawdown, dimension.name)
         if requested and requested > room:
-            yield _short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
+            yield short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
 
 
 def _node_shortfalls(
@@ -255,7 +195,7 @@ def _node_shortfalls(
             limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
         room = min(available(view, demand.namespace, pool), limit)
         if requested > room:
-            yield _short(NODE, dimension.name, requested, limit, room)
+            yield short(NODE, dimension.name, requested, limit, room)
 
 
 def _observed_shortfalls(
@@ -272,13 +212,13 @@ def _observed_shortfalls(
         )
         room = limit - max(0, reserved - (facts.storage_written_bytes or 0))
         if storage > room:
-            yield _short(NODE_STORAGE_FREE, name, storage, limit, room)
+            yield short(NODE_STORAGE_FREE, name, storage, limit, room)
     memory = demand.requests.memory_bytes
     if memory and facts.sandboxes_memory_bytes is not None:
         limit = node.effective_allocatable.memory_bytes
         room = limit - facts.sandboxes_memory_bytes
         if memory > room:
-            yield _short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
+            yield short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
 
 
 def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:
@@ -289,86 +229,3 @@ def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:
         for (holder, pool), amount in view.balances().items()
         if holder == account and dimension_of(pool) is dimension
     )
-
-
-def _refuse(
-    view: State,
-    facts: Facts | None,
-    now: Now,
-    reasons: tuple[str, ...],
-    shortfalls: tuple[Shortfall, ...],
-) -> Refusal:
-    code, summary = _code(reasons, shortfalls)
-    row = CODES[code]
-    if code == "node_selection_error":
-        message = "; ".join(reasons)
-        hint: str | None = "axern node doctor shows what this host can enforce, with remedies"
-        if view.standing() is not None:
-            hint = "axern node status shows since when; what runs goes on"
-    else:
-        message = f"{summary}: " + "; ".join(_words(shortfall) for shortfall in shortfalls)
-        hint = _HINTS.get(code, "ask for less, or wait until something is released")
-    return Refusal(
-        code=code,
-        diagnostic_code="node-selection-error" if reasons else "admission-blocked",
-        summary=summary,
-        message=message,
-        generation=view.generation,
-        facts_sequence=facts.sequence if facts else 0,
-        retryable=row.retryable,
-        retry_after_s=_retry_after_s(view, now) if row.retryable else None,
-        shortfalls=shortfalls,
-        reasons=reasons,
-        hint=hint,
-    )
-
-
-_HINTS = {
-    "request_exceeds_node": "this host can never hold it: ask for less",
-    "namespace_quota_exceeded": "ask for less, release something of this namespace, "
-    "or have its quota raised",
-    "namespace_claim_exceeded": "ask for less, or have the claim grown",
-}
-
-
-def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[str, str]:
-    """Return (code, summary): the host's fitness first, then the namespace's, then the node's."""
-    if reasons:
-        return "node_selection_error", _SELECTION_SUMMARY
-    gates = {shortfall.gate for shortfall in shortfalls}
-    for gate, code in (
-        (NAMESPACE_QUOTA, "namespace_quota_exceeded"),
-        (NAMESPACE_CLAIM, "namespace_claim_exceeded"),
-    ):
-        if gate in gates:
-            return code, SUMMARIES[code]
-    never = frozenset(s.dimension for s in shortfalls if s.gate == NODE and s.requested > s.limit)
-    failing = never or frozenset(shortfall.dimension for shortfall in shortfalls)
-    code = _NODE_CODES.get(failing, "node_reservation_capacity_exhausted")
-    return "request_exceeds_node" if never else code, SUMMARIES[code]
-
-
-def _words(shortfall: Shortfall) -> str:
-    """Return *shortfall* for people: what is asked for is rounded up, what there is down."""
-    dimension = BY_NAME.get(shortfall.dimension)
-    label = dimension.label if dimension else shortfall.dimension
-    exact = dimension.format if dimension else str
-    return (
-        f"{shortfall.gate} {label}: requested {format_short(shortfall.requested, exact, up=True)}, "
-        f"committed {format_short(shortfall.committed, exact)} "
-        f"of {format_short(shortfall.limit, exact)}, "
-        f"short by {format_short(shortfall.short_by, exact, up=True)}"
-    )
-
-
-def _retry_after_s(view: State, now: Now) -> int:
-    """Return the seconds to the next known release, 1 to 60."""
-    deadlines = [
-        reservation.expires_boottime_ms
-        for reservation in view.reservations()
-        if reservation.expires_boottime_ms is not None
-    ]
-    if not deadlines:
-        return _RETRY_AFTER_UNKNOWN_S
-    wait_ms = min(deadlines) - now.boottime_ms
-    return min(_RETRY_AFTER_MOST_S, max(1, -(-wait_ms // 1000)))

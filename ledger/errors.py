@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ledger.admission import Refusal
+    from ledger.refusal import Refusal
 
 
 @frozen

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ledger import tables
+from ledger.deadlines import Deadlines, soonest_ms
 from ledger.errors import NotFound
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import by_pool, gpu_pool
@@ -91,6 +92,7 @@ class State:
         "_balances",
         "_base",
         "_counts",
+        "_deadlines",
         "_lanes",
         "_tables",
         "clock",
@@ -107,6 +109,7 @@ class State:
         self._balances: dict[tuple[str, str], int] = {}
         self._counts: dict[str, int] = {}
         self._lanes: dict[int, str | None] = {}
+        self._deadlines: Deadlines | None = None
 
     def fork(self) -> State:
         """Return an empty overlay on this state; this state must not change while it is used."""
@@ -121,6 +124,9 @@ class State:
                     mine.pop(key, None)
                 else:
                     mine[key] = row
+        if self._deadlines is not None:
+            for key in fork._tables[tables.RESERVATIONS]:
+                self._deadlines.note(key)
         self._balances.update(fork._balances)
         self._counts.update(fork._counts)
         self._lanes.update(fork._lanes)
@@ -242,6 +248,19 @@ class State:
             view = view._base
         return view._counts.get(namespace, 0)
 
+    def next_deadline_ms(self) -> int | None:
+        """Return when the next entry ends by its deadline, on CLOCK_BOOTTIME; None where none has.
+
+        The first time costs a look at every entry, later ones do not.
+        """
+        view: State | None = self
+        levels = []
+        while view is not None:
+            view._deadlines = view._deadlines or Deadlines(view._tables[tables.RESERVATIONS])
+            levels.append(view._deadlines)
+            view = view._base
+        return soonest_ms(levels)
+
     def lane_holder(self, lane: int) -> str | None:
         """Return the id of the reservation that holds *lane*, or None."""
         view: State = self
@@ -264,6 +283,8 @@ class State:
                 own.pop(put.key, None)
             else:
                 own[put.key] = put.row
+            if self._deadlines is not None and put.table == tables.RESERVATIONS:
+                self._deadlines.note(put.key)
         for account, pool, amount in change.postings:
             held = self._balances.get((account, pool))
             if held is None:

@@ -11,9 +11,9 @@ from ledger.resources import DIMENSIONS, gpu_pool
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
-    from ledger.admission import Refusal
     from ledger.clock import Now
     from ledger.history import History
+    from ledger.refusal import Refusal
     from ledger.release import Released
     from ledger.reservation import Reservation
     from ledger.resources import Dimension

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from axern.host import cgroup_tree
 from axern.host.cgroup_tree import Ceiling
-from ledger.admission import NODE_MEMORY_USE
+from ledger.refusal import NODE_MEMORY_USE
 
 if TYPE_CHECKING:
     from axern.host.cgroup import Cgroup
     from axern.host.inventory import Capacity
-    from ledger.admission import Refusal
+    from ledger.refusal import Refusal
     from ledger.tables import Node
 
 _log = logging.getLogger(__name__)

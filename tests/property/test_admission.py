@@ -6,10 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger import admission
-from ledger.admission import AdmissionPolicy, Admitted, Demand, Refusal, evaluate
+from ledger import refusal as refusals
+from ledger.admission import AdmissionPolicy, Admitted, Demand, evaluate
 from ledger.errors import CODES
 from ledger.facts import Facts
+from ledger.refusal import Refusal
 from ledger.reservation import Reservation
 from ledger.resources import Resources, by_pool
 from ledger.state import Put, State, change, drawdown_put
@@ -241,7 +242,7 @@ def test_a_refusal_is_complete_and_agrees_with_its_code(
         assert decision.code == "namespace_claim_exceeded"
     else:
         assert (decision.code == "request_exceeds_node") == never
-        assert decision.summary in admission.SUMMARIES.values()
+        assert decision.summary in refusals.SUMMARIES.values()
         assert decision.message.startswith(decision.summary + ": ")
 
 

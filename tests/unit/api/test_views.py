@@ -9,8 +9,9 @@ import pytest
 
 from axern.api.views import node_view, refusal_view, reservation_view, resources_view
 from ledger import transitions
-from ledger.admission import AdmissionPolicy, Demand, Refusal, evaluate
+from ledger.admission import AdmissionPolicy, Demand, evaluate
 from ledger.capacity import node_of
+from ledger.refusal import Refusal
 from ledger.reservation import CgroupIdentity, ProcessIdentity, Reservation
 from ledger.resources import DIMENSIONS, OptionalResources, Resources
 from ledger.state import State, genesis

@@ -15,8 +15,8 @@ from axern.daemon.handlers import Handlers, Route, error_response
 from axern.daemon.reconcile import Reconciler
 from axern.runtime.record import RunExit
 from ledger import transitions
-from ledger.admission import Refusal, Shortfall
 from ledger.errors import CODES, AdmissionRefused, AxernError
+from ledger.refusal import Refusal, Shortfall
 from tests.unit.daemon.rig import OTHER, ROOT, USER, Rig, play
 from tests.unit.daemon.test_runs import ID, spec_of
 

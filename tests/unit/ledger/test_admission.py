@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ledger import admission, transitions
+from ledger import refusal as refusals
+from ledger import transitions
 from ledger.admission import (
     AdmissionPolicy,
     Admitted,
     Demand,
-    Refusal,
-    Shortfall,
     effective_allocatable,
     evaluate,
 )
 from ledger.errors import CODES, NotFound
 from ledger.facts import Facts
+from ledger.refusal import Refusal, Shortfall
 from ledger.resources import BY_NAME, OptionalResources, Resources
 from ledger.state import State, genesis
 from tests.unit.ledger.samples import (
@@ -408,9 +408,9 @@ def test_no_request_of_a_dimension_is_no_demand_on_it() -> None:
 
 
 def test_every_code_of_admission_is_public() -> None:
-    codes = set(admission.SUMMARIES) | {"request_exceeds_node", "node_selection_error"}
+    codes = set(refusals.SUMMARIES) | {"request_exceeds_node", "node_selection_error"}
     assert codes <= set(CODES)
-    assert set(admission._NODE_CODES.values()) <= set(admission.SUMMARIES)
+    assert set(refusals.NODE_CODES.values()) <= set(refusals.SUMMARIES)
 
 
 def test_the_five_summaries_of_the_source_are_kept() -> None:
@@ -421,7 +421,7 @@ def test_the_five_summaries_of_the_source_are_kept() -> None:
         "node CPU and memory capacity exhausted",
         "node reservation capacity exhausted",
     }
-    assert kept <= set(admission.SUMMARIES.values())
+    assert kept <= set(refusals.SUMMARIES.values())
 
 
 def test_the_answer_names_what_it_was_decided_on() -> None:
