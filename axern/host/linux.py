@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -15,6 +15,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # include/uapi/asm-generic/unistd.h; the numbers above 403 are the same on every architecture.
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
+_NR_FSOPEN = 430
+_NR_FSCONFIG = 431
+_NR_FSMOUNT = 432
 _NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
 
@@ -38,6 +41,10 @@ MOUNT_ATTR_IDMAP = 0x00100000
 OPEN_TREE_CLONE = 0x1
 OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
+FSOPEN_CLOEXEC = 0x1
+FSMOUNT_CLOEXEC = 0x1
+FSCONFIG_SET_STRING = 1
+FSCONFIG_CMD_CREATE = 6
 
 # include/linux/fs.h
 MNT_DETACH = 0x2
@@ -115,6 +122,19 @@ def mount(
 def unmount(target: str, flags: int = UMOUNT_NOFOLLOW) -> None:
     """Undo the topmost mount on *target*, following no link; raise OSError naming *target*."""
     _check(_libc.umount2(os.fsencode(target), flags), target)
+
+
+def detached_mount(filesystem: str, options: Mapping[str, str]) -> int:
+    """Return a descriptor of a new mount that is nowhere, and goes with its last descriptor."""
+    context = _check(_libc.syscall(_NR_FSOPEN, filesystem.encode(), FSOPEN_CLOEXEC))
+    try:
+        for key, value in options.items():
+            text = (key.encode(), os.fsencode(value))
+            _check(_libc.syscall(_NR_FSCONFIG, context, FSCONFIG_SET_STRING, *text, 0))
+        _check(_libc.syscall(_NR_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0))
+        return _check(_libc.syscall(_NR_FSMOUNT, context, FSMOUNT_CLOEXEC, 0))
+    finally:
+        os.close(context)
 
 
 def open_tree(path: str, *, dir_fd: int = AT_FDCWD, flags: int = OPEN_TREE_CLONE) -> int:

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from axern.errors import CapabilityMissing
 from axern.host.filestore import remove_tree
-from axern.host.linux import mount, unmount
+from axern.host.linux import detached_mount
 
 _FOLDER = ".probe-overlay"
-_PARTS = ("lower", "upper", "work", "merged")
+_PARTS = ("lower", "upper", "work")
 
 
 def prove(folder: str) -> str:
-    """Mount an overlay whose upper layer is in *folder*, write through it, and remove it all.
+    """Write through an overlay whose upper layer is in *folder*, and remove it all.
+
+    The overlay is mounted nowhere, so that no other mount namespace gets it, and a crash leaves
+    no mount.
 
     Raises:
         CapabilityMissing: The kernel refused it.
         OSError: The folder can't be used at all.
     """
     top = f"{folder}/{_FOLDER}"
-    _remove(top)
+    remove_tree(top)
     try:
-        lower, upper, work, merged = (f"{top}/{part}" for part in _PARTS)
-        for path in (top, lower, upper, work, merged):
+        lower, upper, work = (f"{top}/{part}" for part in _PARTS)
+        for path in (top, lower, upper, work):
             os.mkdir(path, 0o700)
-        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-        try:
-            mount("overlay", merged, "overlay", options=options)
-        except OSError as err:
-            raise CapabilityMissing(
-                f"an overlay with its upper layer in {folder} can't be mounted",
-                syscall="mount",
-                path=folder,
-                errno=err.errno,
-                hint="modprobe overlay, and a filestore on XFS or ext4",
-            ) from err
-        with open(f"{merged}/written", "wb") as file:
-            file.write(b"x")
+        _write_through({"lowerdir": lower, "upperdir": upper, "workdir": work}, folder)
         if not os.path.exists(f"{upper}/written"):
             raise CapabilityMissing(
                 f"what is written through an overlay does not reach {upper}",
@@ -46,11 +36,25 @@ def prove(folder: str) -> str:
                 path=folder,
             )
     finally:
-        _remove(top)
+        remove_tree(top)
     return f"an overlay wrote into {folder}"
 
 
-def _remove(top: str) -> None:
-    with contextlib.suppress(OSError):
-        unmount(f"{top}/merged")
-    remove_tree(top)
+def _write_through(options: dict[str, str], folder: str) -> None:
+    try:
+        mount_fd = detached_mount("overlay", options)
+    except OSError as err:
+        raise CapabilityMissing(
+            f"an overlay with its upper layer in {folder} can't be mounted",
+            syscall="mount",
+            path=folder,
+            errno=err.errno,
+            hint="modprobe overlay, and a filestore on XFS or ext4",
+        ) from err
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open("written", flags, 0o600, dir_fd=mount_fd)
+        os.write(descriptor, b"x")
+        os.close(descriptor)
+    finally:
+        os.close(mount_fd)
