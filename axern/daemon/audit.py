@@ -12,10 +12,9 @@ import os
 import zlib
 from typing import TYPE_CHECKING
 
-from axern.daemon import enforcement
 from axern.errors import HostError
 from axern.host import process
-from axern.runtime import confinement
+from axern.runtime import confinement, held_limits
 from ledger.reservation import RUNNING, STOPPING
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ class Audit:
             if spec is None:
                 _log.error("sandbox %s: its spec is lost, and with it what must hold", row.id)
             self._limits[row.id] = (
-                enforcement.limits_of(spec, self._parts.layout.filestore) if spec else None
+                held_limits.of(spec, self._parts.layout.filestore) if spec else None
             )
         return self._limits[row.id]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from axern.api.views import ended_view, history_view
 from axern.daemon import capability_loss
 from axern.daemon.parts import Json, Parts
-from axern.runtime import doctor, evidence, node_doctor, quota_audit, traces
+from axern.runtime import doctor, evidence, held_limits, node_doctor, quota_audit, traces
 from ledger import history
 from ledger.errors import NotFound
 from ledger.reservation import liveness
@@ -111,6 +111,7 @@ class Inspection:
         before = self._rows()
         entries, host = await self._parts.search(self._observe, before)
         records = await self._parts.search(quota_audit.look, self._parts.layout.filestore)
+        limits = await self._parts.search(held_limits.examine, before.values(), self._parts.layout)
         after = self._rows()
         moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         still = [entry for entry in entries if entry.row.id not in moved]
@@ -119,6 +120,7 @@ class Inspection:
         return (
             *doctor.examine(still, seen, self._parts.settings.ledger_dir),
             *quota_audit.examine([entry.row for entry in still], lanes, records),
+            *(finding for finding in limits if finding.id not in moved),
         )
 
     def _rows(self) -> dict[str, Reservation]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from axern.daemon import enforcement
 from axern.errors import CgroupError
 from axern.host import process
-from axern.runtime import adopt, launch, storage
+from axern.runtime import adopt, held_limits, launch, storage
 from axern.runtime.oci import SandboxSpec
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Found:
 
 
 def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> SandboxSpec:
-    """Return what the runtime floor needs to know of a run; raises as `enforcement.limits_of`."""
+    """Return what the runtime floor needs to know of a run; raises as `held_limits.of`."""
     return SandboxSpec(
         sandbox_id=spec.id,
         runtime=spec.runtime_class,
@@ -48,7 +47,7 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> San
         quota=storage.quota_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
         gpu_device=reservation.gpu_device,
-        limits=enforcement.limits_of(spec, filestore),
+        limits=held_limits.of(spec, filestore),
     )
 
 

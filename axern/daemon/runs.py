@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from axern.runtime.record import (
+    HeldSpec,
     RunExit,
     decode,
     exit_path,
@@ -34,7 +35,7 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 """An id as the daemon makes it, and the name of the run's folder."""
 
 
-class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunSpec(HeldSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run was asked to do, resolved; `rootfs` is an absolute path on the host."""
 
     id: str
@@ -45,22 +46,13 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cwd: str
     rootfs: str
     rootfs_readonly: bool
-    runtime_class: str
-    requests: dict[str, int | None]
-    limits: dict[str, int | None]
-    enforced: bool
     created_wall_ms: int
     template: str | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
     user: str | None = None
     timeout_ms: int | None = None
     ttl_ms: int | None = None
     stdin: bool = False
-    pids_max: int | None = None
-    memory_high_percent: int = 0
-    oom_kill_one: bool = False
-    io_read_max_bytes_s: int | None = None
-    io_write_max_bytes_s: int | None = None
     require: tuple[str, ...] = ()
 
 

@@ -20,6 +20,7 @@ from axern.host.inventory import read_clocks
 from axern.runtime import (
     confinement,
     doctor,
+    held_limits,
     monitor,
     outcome,
     quota_audit,
@@ -245,7 +246,8 @@ def _look(layout: Layout, ledger_dir: str) -> tuple[tuple[Finding, ...], int]:
         (row.lane for row in rows if row.lane is not None),
         quota_audit.look(layout.filestore),
     )
-    return (*doctor.examine(entries, host, ledger_dir), *quotas), snapshot.generation
+    limits = held_limits.examine(rows, layout)
+    return (*doctor.examine(entries, host, ledger_dir), *quotas, *limits), snapshot.generation
 
 
 def require_root(what: str) -> None:

@@ -35,6 +35,20 @@ class RunExit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str | None = None
 
 
+class HeldSpec(msgspec.Struct, frozen=True):
+    """What of a run's spec its limits follow from."""
+
+    runtime_class: str
+    requests: dict[str, int | None]
+    limits: dict[str, int | None]
+    enforced: bool
+    pids_max: int | None = None
+    memory_high_percent: int = 0
+    oom_kill_one: bool = False
+    io_read_max_bytes_s: int | None = None
+    io_write_max_bytes_s: int | None = None
+
+
 class _Owner(msgspec.Struct):
     uid: int
 

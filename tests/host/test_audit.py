@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from axern.daemon.audit import SHARDS, Audit
 from axern.host import cgroup_files
-from axern.runtime import launch, monitor
+from axern.runtime import held_limits, launch, monitor, record
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.monitor import Created
 from ledger import transitions
@@ -43,6 +44,11 @@ class Scene:
             await self.audit.step()
         return [reason for _, reason, _, _ in self.rig.lives.stopped]
 
+    def doctor(self) -> list[str]:
+        """Return what the doctor finds of the limits."""
+        rows = self.rig.parts.ledger.state.reservations()
+        return [finding.found for finding in held_limits.examine(rows, self.lab.layout)]
+
 
 def on_stage(folder: Path, lab: Lab, story: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     """Play *story* with a runc sandbox that has a memory limit."""
@@ -65,15 +71,15 @@ def on_stage(folder: Path, lab: Lab, story: Callable[[Scene], Coroutine[Any, Any
             enforced=True,
         )
         await parts.reserve(proposal)
-        parts.runs.save_spec(
-            spec_of(
-                proposal.id,
-                enforced=True,
-                pids_max=512,
-                requests={"cpu_milli": 100, "memory_bytes": 16 * MIB},
-                limits={"memory_bytes": LIMIT_BYTES},
-            )
+        run = spec_of(
+            proposal.id,
+            enforced=True,
+            pids_max=512,
+            requests={"cpu_milli": 100, "memory_bytes": 16 * MIB},
+            limits={"memory_bytes": LIMIT_BYTES},
         )
+        parts.runs.save_spec(run)
+        record.write_durably(record.spec_path(paths.run_folder), msgspec.json.encode(run))
         await rig.commit(transitions.start, reservation_id=proposal.id)
         await rig.commit(
             transitions.run, reservation_id=proposal.id, monitor=created.monitor, cgroup=made
@@ -96,7 +102,10 @@ def test_a_changed_limit_is_put_right_and_told(
     async def story(scene: Scene) -> None:
         write(scene.paths.wall, "memory.max", "max")
         write(scene.paths.workload, "memory.oom.group", "0")
+        (told,) = scene.doctor()
+        assert told.startswith("memory.max holds max, not 134217728; memory.oom.group holds 0")
         assert await scene.whole_round() == []
+        assert scene.doctor() == []
         assert cgroup_files.read_number(scene.paths.wall, "memory.max") == LIMIT_BYTES
         assert cgroup_files.read_number(scene.paths.workload, "memory.oom.group") == 1
         assert "memory.max holds max, not 134217728" in caplog.text
