@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import axern
 from axern.api.views import node_view
+from axern.daemon import capability_loss
 from axern.daemon.parts import Json, Parts
 from axern.host import programs
 
@@ -38,6 +39,7 @@ class Service:
             "capabilities": [_capability_view(item) for item in snapshot.capabilities],
             "capabilities_generation": snapshot.generation,
             "runtimes": self._runtimes(),
+            "degraded": list(capability_loss.degraded(self._parts)),
         }
 
     def _runtimes(self) -> list[Json]:

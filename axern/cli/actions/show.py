@@ -105,6 +105,7 @@ def node_status(where: Where, *, output: str) -> None:
         put_json(answer)
         return
     node = answer["node"]
+    lost = ", ".join(node.get("degraded") or ())  # an older daemon does not tell
     put_fields(
         [
             ("node", node["node_id"]),
@@ -114,6 +115,7 @@ def node_status(where: Where, *, output: str) -> None:
             ("limits", node["cgroup_enforcement"]),
             ("standing", _standing(node["standing"])),
             ("reservations", node["entries"]),
+            *([("degraded", f"lost, and still asked for by what runs: {lost}")] if lost else ()),
         ]
     )
     if node["runtimes"]:
