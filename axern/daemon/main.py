@@ -32,7 +32,7 @@ from axern.daemon.supervision import Supervision
 from axern.daemon.template_service import sweep
 from axern.daemon.watcher import FolderWatcher
 from axern.errors import HostError
-from axern.host import filestore, systemd
+from axern.host import cgroup_tree, filestore, systemd
 from axern.runtime import node_doctor, retirement, template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
@@ -137,6 +137,8 @@ async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) 
         stack.callback(ledger.close)
         retirement.require_in_service(settings.state_dir, ledger)
         layout.prepare()
+        with contextlib.suppress(HostError):  # the capabilities tell what is missing
+            cgroup_tree.prepare(layout.root)  # before them: their proofs stand on what is there
         if not bury_unknown:
             instance.require_known_sandboxes(ledger.state, layout)
         buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)

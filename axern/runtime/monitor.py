@@ -20,6 +20,7 @@ from axern.errors import HostError, MonitorFailed, ProcessError
 from axern.failpoint import failpoint
 from axern.host.process import identify
 from axern.runtime import command
+from axern.runtime.bundle import OOM_SCORE_ADJ
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import Runtime
 from ledger.reservation import ProcessIdentity
@@ -27,6 +28,8 @@ from ledger.reservation import ProcessIdentity
 _SHELL = "/bin/sh"
 _ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 """A script that takes a control group's folder and a command line."""
+_BORN = f"echo {OOM_SCORE_ADJ} >/proc/self/oom_score_adj && "
+"""Before the runtime: each of its helpers dies before the daemon, which they would else equal."""
 _ENTER_READING = 'echo 0 >"$0/cgroup.procs" && in="$1" && shift && exec "$@" <"$in"'
 """The same, with a file for standard input in between."""
 _REPORT_LIMIT_BYTES = 64 * 1024
@@ -100,9 +103,9 @@ def _monitor_argv(
         argv += [flag, paths.sandbox_id]
     argv += ["-r", _SHELL]
     script = (
-        (_ENTER, paths.birth.folder)
+        (_BORN + _ENTER, paths.birth.folder)
         if stdin is None
-        else (_ENTER_READING, paths.birth.folder, stdin)
+        else (_BORN + _ENTER_READING, paths.birth.folder, stdin)
     )
     enter = ("-c", *script)
     for argument in (*enter, *runtime_argv):
