@@ -23,16 +23,16 @@ def of(state: State, node_id: str, position: Position) -> Checkpoint:
     )
 
 
-def read(folder: Folder) -> Checkpoint:
-    """Return the checkpoint in *folder*.
+def read(folder: Folder, name: str = CHECKPOINT) -> Checkpoint:
+    """Return the checkpoint *name* in *folder*.
 
     Raises:
         LedgerTooNew: It was written by a newer program.
         LedgerCorrupt: It is not exactly what this program writes.
         OSError: It can't be read; FileNotFoundError where there is none.
     """
-    data = folder.read(CHECKPOINT)
-    path = os.path.join(folder.path, CHECKPOINT)
+    data = folder.read(name)
+    path = os.path.join(folder.path, name)
     try:
         return codec.decode_checkpoint(data)
     except NewerSchema as err:
