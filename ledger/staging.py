@@ -94,7 +94,11 @@ class Stage:
         if change.puts:
             grows = change.operation not in WHILE_SHORT
             if grows and self._short is not None:
-                raise self._short.anew()
+                raise CommitFailed(
+                    self._short.message,
+                    hint=self._short.hint,
+                    retry_after_s=self._short.retry_after_s,
+                )
             ended.extend(request_ids.ended_by(fork, change))
             fork.apply(change)
             fork.generation = self._following

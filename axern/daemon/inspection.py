@@ -20,7 +20,7 @@ from ledger.errors import NotFound
 from ledger.reservation import liveness
 
 if TYPE_CHECKING:
-    from axern.runtime.doctor import Finding
+    from ledger.findings import Finding
     from ledger.reservation import Reservation
 
 

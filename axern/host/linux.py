@@ -52,6 +52,7 @@ UMOUNT_NOFOLLOW = 0x8
 
 # include/uapi/linux/fs.h
 RENAME_NOREPLACE = 0x1
+RENAME_EXCHANGE = 0x2
 
 # include/uapi/linux/fcntl.h
 AT_FDCWD = -100
@@ -176,9 +177,16 @@ def syncfs(fd: int) -> None:
 
 def rename_new(source: str, target: str) -> None:
     """Rename *source* to *target*, which must not exist; raise OSError naming *target*."""
-    result = _libc.renameat2(
-        AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), RENAME_NOREPLACE
-    )
+    _rename(source, target, RENAME_NOREPLACE)
+
+
+def exchange(one: str, other: str) -> None:
+    """Let *one* and *other*, on one file system, change names in one step; raise OSError."""
+    _rename(one, other, RENAME_EXCHANGE)
+
+
+def _rename(source: str, target: str, flags: int) -> None:
+    result = _libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags)
     _check(result, target)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.findings import PROBLEM, WARNING, Finding
 from ledger.reservation import (
     EXPIRED,
     RESERVED,
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
     from axern.runtime.traces import Traces
     from ledger.reservation import Reservation
 
-WARNING = "warning"
-PROBLEM = "problem"
-
 STALE_OWNER = "stale-owner"
 EXPIRED_ENTRY = "expired-entry"
 ORPHANED_LEASE = "orphaned-lease"
 ORPHANED_SANDBOX = "orphaned-sandbox"
 DRIFTING_MONITOR = "drifting-monitor"
 DRIFTING_CGROUP = "drifting-cgroup"
+DRIFTING_MOUNT = "drifting-mount"
 DRIFTING_PHASE = "drifting-phase"
 DRIFTING_PROCESS = "drifting-process"
 DRIFTING_CHARGE = "drifting-charge"
@@ -48,6 +47,7 @@ CODES = {
     ORPHANED_SANDBOX: PROBLEM,
     DRIFTING_MONITOR: PROBLEM,
     DRIFTING_CGROUP: PROBLEM,
+    DRIFTING_MOUNT: PROBLEM,
     DRIFTING_PHASE: PROBLEM,
     DRIFTING_PROCESS: PROBLEM,
     DRIFTING_CHARGE: PROBLEM,
@@ -79,17 +79,6 @@ class Entry:
     liveness: str
     owner_alive: bool | None = None
     monitor_alive: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong: `found` says what was seen, `remedy` what to type."""
-
-    code: str
-    severity: str
-    id: str
-    found: str
-    remedy: str
 
 
 def examine(
@@ -185,6 +174,9 @@ def _started(entry: Entry, traces: Traces, force: str) -> Iterator[Finding]:
     elif not group.populated:
         words = f"it is {row.phase}, but no process is in {group.path}"
         yield _finding(DRIFTING_PHASE, row.id, words, force)
+    if not traces.mounts:
+        words = f"it is {row.phase}, but no root file system is mounted for it in {traces.folder}"
+        yield _finding(DRIFTING_MOUNT, row.id, words, force)
     pid = row.monitor.pid if row.monitor else 0
     if entry.monitor_alive is False:
         words = f"its monitor, process {pid}, is gone, and no exit was recorded"

@@ -10,8 +10,8 @@ from axern.errors import HostError
 from axern.host import cgroup_values, disk
 from axern.host.cgroup_values import CgroupOptions, IoMax
 from axern.runtime import confinement, record
-from axern.runtime.doctor import PROBLEM, Finding
 from axern.runtime.record import HeldSpec
+from ledger.findings import PROBLEM, Finding
 from ledger.reservation import RUNNING
 from ledger.resources import DIMENSIONS, OptionalResources, Resources
 

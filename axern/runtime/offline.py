@@ -43,9 +43,9 @@ from ledger.reservation import EXPIRED, STOPPING, UNOBSERVED, Reservation
 from ledger.store import Ledger
 
 if TYPE_CHECKING:
-    from axern.runtime.doctor import Finding
     from axern.runtime.layout import Layout, SandboxPaths
     from axern.settings import Settings
+    from ledger.findings import Finding
     from ledger.state import Change, State
 
 HOLDER = "axern reservations release"
@@ -186,12 +186,7 @@ def desk(
     with (
         sole_user_of(settings.run_dir, holder, timeout_s),
         Ledger.open(
-            settings.ledger_dir,
-            now(),
-            create=False,
-            lock_timeout_s=timeout_s,
-            holder=holder,
-            remember_in=settings.run_dir,
+            settings.ledger_dir, now(), create=False, lock_timeout_s=timeout_s, holder=holder
         ) as ledger,
     ):
         layout.mount_filestore()

@@ -12,7 +12,7 @@ from axern.errors import CapabilityMissing
 from axern.host import project_quota
 from axern.host.project_quota import NOTHING, Limits
 from axern.runtime import storage
-from axern.runtime.doctor import PROBLEM, WARNING, Finding
+from ledger.findings import PROBLEM, WARNING, Finding
 from ledger.reservation import RUNNING, STOPPING
 
 if TYPE_CHECKING:

@@ -18,11 +18,17 @@ LEDGER_IO = (
     "ledger.journal",
     "ledger.recovery",
     "ledger.replay",
-    "ledger.salvage",
     "ledger.store",
     "ledger.committer",
     "ledger.reader",
     "ledger.history",
+    "ledger.past",
+    "ledger.contents",
+    "ledger.check",
+    "ledger.log",
+    "ledger.decisions",
+    "ledger.head",
+    "ledger.repair",
     "ledger.testing",
     "ledger.__main__",
 )
@@ -71,13 +77,27 @@ RULES = (
         ("ledger.state", "ledger.admission"),
         "a checker that shares code with what it checks finds nothing",
     ),
+    *(
+        Rule(
+            checker,
+            ("ledger.state", "ledger.admission", "ledger.transitions", "ledger.replay"),
+            "what is checked is read again by other code",
+        )
+        for checker in ("ledger.check", "ledger.contents", "ledger.past")
+    ),
     Rule("axern.cli", ("axern.daemon",), "siblings meet in axern.api"),
     Rule("axern.daemon", ("axern.cli",), "siblings meet in axern.api"),
     Rule(
         "axern.cli",
         ("axern.runtime",),
-        "offline release, evidence, doctors and setup are all that the command line needs of it",
-        but=("axern.runtime.node_doctor", "axern.runtime.offline", "axern.runtime.setup"),
+        "offline release, evidence, doctors, setup and repair are all that the command line needs "
+        "of it",
+        but=(
+            "axern.runtime.ledger_repair",
+            "axern.runtime.node_doctor",
+            "axern.runtime.offline",
+            "axern.runtime.setup",
+        ),
     ),
     Rule(
         "axern.api",

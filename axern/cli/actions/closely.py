@@ -172,11 +172,12 @@ def doctor(where: Where, *, output: str) -> int:
         put_json(answer)
     else:
         offline.announce(answer)
-        _put_findings(findings)
+        put_findings(findings)
     return max((_EXIT_CODES.get(finding["severity"], 3) for finding in findings), default=0)
 
 
-def _put_findings(findings: list[Json]) -> None:
+def put_findings(findings: list[Json]) -> None:
+    """Write each finding with its remedy, or that there is none."""
     if not findings:
         put("ledger and host agree: nothing is stale, expired, orphaned, drifting or leaked")
     for number, finding in enumerate(findings):

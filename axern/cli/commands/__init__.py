@@ -22,6 +22,7 @@ TOP = {
     "reservations": "reservations:RESERVATIONS",
     "node": "node:NODE",
     "template": "template:TEMPLATE",
+    "ledger": "ledger:LEDGER",
     "version": "root:VERSION",
     "completion": "root:COMPLETION",
     "__complete": "root:COMPLETE",

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from axern.runtime import doctor
-from axern.runtime.doctor import CODES, PROBLEM, WARNING, Entry, Finding
+from axern.runtime.doctor import CODES, Entry
 from axern.runtime.traces import Group, Traces
+from ledger.findings import PROBLEM, WARNING, Finding
 from ledger.reservation import (
     ACTIVE,
     EXPIRED,
@@ -111,6 +112,7 @@ CASES: list[tuple[str, Entry | None, Traces | None]] = [
     ("drifting-monitor", entry(monitor_alive=False), HEALTHY),
     ("drifting-monitor", entry(), replace(HEALTHY, monitor=NO_GROUP)),
     ("drifting-cgroup", entry(), group(lambda seen: replace(seen, inode=1))),
+    ("drifting-mount", entry(), replace(HEALTHY, mounts=())),
     ("drifting-phase", entry(), replace(HEALTHY, workload=EMPTY)),
     ("drifting-phase", entry(), replace(HEALTHY, exit_file="/exits/a", exit_code=0)),
     ("drifting-phase", entry(replace(RUN, phase=RESERVED, monitor=None)), HEALTHY),
