@@ -246,7 +246,7 @@ def _examine_past(folder: Folder, base: Checkpoint, report: Report) -> None:
 def _read_previous(folder: Folder, base: Checkpoint, report: Report) -> Checkpoint | None:
     name = checkpoint_file.PREVIOUS
     try:
-        found = checkpoint_file.read_previous(folder)
+        found = checkpoint_file.read(folder, checkpoint_file.PREVIOUS)
     except FileNotFoundError:
         return None
     except (LedgerCorrupt, LedgerTooNew) as err:

@@ -23,23 +23,14 @@ def of(state: State, node_id: str, position: Position) -> Checkpoint:
     )
 
 
-def read(folder: Folder) -> Checkpoint:
-    """Return the checkpoint in *folder*.
+def read(folder: Folder, name: str = CHECKPOINT) -> Checkpoint:
+    """Return the checkpoint *name* in *folder*.
 
     Raises:
         LedgerTooNew: It was written by a newer program.
         LedgerCorrupt: It is not exactly what this program writes.
         OSError: It can't be read; FileNotFoundError where there is none.
     """
-    return _read(folder, CHECKPOINT)
-
-
-def read_previous(folder: Folder) -> Checkpoint:
-    """Return the checkpoint before the present one; raises as `read` does."""
-    return _read(folder, PREVIOUS)
-
-
-def _read(folder: Folder, name: str) -> Checkpoint:
     data = folder.read(name)
     path = os.path.join(folder.path, name)
     try:

@@ -92,6 +92,13 @@ class Committer:
         """Return why the last checkpoint could not be written, or None if it was."""
         return self._upkeep.error
 
+    @property
+    def upkeep_error(self) -> CommitFailed | None:
+        """Return what could not be done beside commits, which go on: a checkpoint, a segment."""
+        if self._upkeep.is_owed and self._upkeep.error is None:
+            return CommitFailed("a flush has failed, and no checkpoint has followed it yet")
+        return self._upkeep.error or self._upkeep.room_error
+
     async def submit(self, operation: Operation | Group) -> object:
         """Perform *operation* durably, together with what else waits, and return its result.
 
@@ -218,7 +225,7 @@ class Committer:
         else:
             _log.warning("a flush has failed; the ledger goes on in a new segment")
             self._reseal_pause_s = RESEAL_PAUSE_S
-            self._upkeep.urgent = True
+            self._upkeep.urgent = self._upkeep.is_owed = True
 
     def _finish(self, callers: list[Caller], batch: Batch, failure: CommitFailed | None) -> None:
         """Publish *batch*, tell each caller, and go on with what has arrived since.
@@ -231,11 +238,7 @@ class Committer:
             if future.done():
                 continue
             if failure is not None:
-                future.set_exception(
-                    CommitFailed(
-                        failure.message, hint=failure.hint, retry_after_s=failure.retry_after_s
-                    )
-                )
+                future.set_exception(failure.anew())
             elif isinstance(outcome, AxernError):
                 future.set_exception(outcome)
             else:
@@ -271,6 +274,7 @@ class _Upkeep:
         self.error: CommitFailed | None = None
         self.room_error: CommitFailed | None = None
         self.urgent = False  # the journal begins on a medium that has failed
+        self.is_owed = False  # and no checkpoint has followed yet
         self._ledger = ledger
         self._threads = threads
         self._resting = resting
@@ -338,6 +342,7 @@ class _Upkeep:
         def note(failure: CommitFailed | None) -> None:
             if failure is None:
                 self.error = None
+                self.is_owed &= not urgent
                 cost_s = self._loop.time() - started_s
                 self._idle_after_s = started_s + max(self._idle_s, COST_FACTOR * cost_s)
             else:

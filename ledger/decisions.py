@@ -334,7 +334,7 @@ def _against(state: State, checkpoint: Checkpoint) -> Difference | None:
 
 def _checkpoints(folder: Folder, base: Checkpoint) -> Iterator[Checkpoint]:
     with contextlib.suppress(FileNotFoundError, LedgerCorrupt, LedgerTooNew):
-        yield checkpoint_file.read_previous(folder)
+        yield checkpoint_file.read(folder, checkpoint_file.PREVIOUS)
     yield base
 
 

@@ -7,6 +7,7 @@ from ledger.frozen import frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
     from ledger.refusal import Refusal
 
@@ -140,6 +141,10 @@ class GroupRefused(AxernError):
 
 class LedgerError(AxernError):
     """The durable state can't serve the request."""
+
+    def anew(self) -> Self:
+        """Return the same error for somebody else: what was raised once keeps where it was."""
+        return type(self)(self.message, hint=self.hint, retry_after_s=self.retry_after_s)
 
 
 class LedgerBusy(LedgerError):

@@ -148,7 +148,7 @@ class _Trial:
 
     def _previous(self) -> Checkpoint | None:
         with contextlib.suppress(FileNotFoundError, LedgerCorrupt, LedgerTooNew):
-            return checkpoint_file.read_previous(self._folder)
+            return checkpoint_file.read(self._folder, checkpoint_file.PREVIOUS)
         return None
 
     def _flaw(self, flaw: Flaw) -> Verdict | None:

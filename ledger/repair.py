@@ -186,7 +186,9 @@ def _checkpoints(folder: Folder) -> Iterator[_Start]:
     with contextlib.suppress(FileNotFoundError, LedgerCorrupt):
         yield _start_at(checkpoint_file.CHECKPOINT, checkpoint_file.read(folder))
     with contextlib.suppress(FileNotFoundError, LedgerCorrupt, LedgerTooNew):
-        yield _start_at(checkpoint_file.PREVIOUS, checkpoint_file.read_previous(folder))
+        yield _start_at(
+            checkpoint_file.PREVIOUS, checkpoint_file.read(folder, checkpoint_file.PREVIOUS)
+        )
 
 
 def _start_at(name: str, base: Checkpoint) -> _Start:

@@ -94,11 +94,7 @@ class Stage:
         if change.puts:
             grows = change.operation not in WHILE_SHORT
             if grows and self._short is not None:
-                raise CommitFailed(
-                    self._short.message,
-                    hint=self._short.hint,
-                    retry_after_s=self._short.retry_after_s,
-                )
+                raise self._short.anew()
             ended.extend(request_ids.ended_by(fork, change))
             fork.apply(change)
             fork.generation = self._following

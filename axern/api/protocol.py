@@ -156,7 +156,9 @@ class LimitedProtocol(HttpToolsProtocol):
             if self.stream is not None:
                 self.stream.leave()
             raise LedgerBusy(
-                "too many streams are open", hint="end some, or try again in a while"
+                "too many streams are open",
+                hint="end some, or try again in a while",
+                retry_after_s=1,
             ) from None
         if self.place is not None:
             self.place.leave()
@@ -196,7 +198,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse_as_busy(self) -> None:
         if self.place is not None:
             self.place.leave()
-        self._answer(LedgerBusy("too many connections", hint="close some, or try again"))
+        self._answer(
+            LedgerBusy("too many connections", hint="close some, or try again", retry_after_s=1)
+        )
 
     def _parse_on(self) -> None:
         """Parse what has come, until a request has to wait for the one before it.
@@ -321,9 +325,10 @@ class LimitedProtocol(HttpToolsProtocol):
             response = self.error_view(error, "")
             head = (
                 f"HTTP/1.1 {response.status} \r\ncontent-type: {response.content_type}\r\n"
-                f"content-length: {len(response.body)}\r\nconnection: close\r\n\r\n"
+                f"content-length: {len(response.body)}\r\nconnection: close\r\n"
             )
-            self.transport.write(head.encode() + response.body)
+            more = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
+            self.transport.write(f"{head}{more}\r\n".encode() + response.body)
         self.transport.close()
         self._expect_within(self.idle_deadline_s)
 

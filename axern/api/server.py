@@ -108,7 +108,9 @@ class _Application:
     async def _in_time(self, request: Request) -> Answer:
         """Return the handler's answer, or be busy: what is half done must not be cancelled."""
         if len(self._overdue) >= OVERDUE_LIMIT:
-            raise LedgerBusy("too many requests are stuck", hint="look at the daemon's log")
+            raise LedgerBusy(
+                "too many requests are stuck", hint="look at the daemon's log", retry_after_s=10
+            )
         task = asyncio.ensure_future(self._handler(request))
         await asyncio.wait((task,), timeout=self._deadline_s)
         if task.done():
@@ -125,6 +127,7 @@ class _Application:
         raise LedgerBusy(
             f"no answer within {self._deadline_s:g} s; it may still be carried out",
             hint="ask again, with the same request id where there is one",
+            retry_after_s=1,
         )
 
     def _settle(self, task: asyncio.Task[Answer]) -> None:
@@ -201,7 +204,9 @@ def _told(error: Exception, what: str) -> AxernError:
     if isinstance(error, OSError) and error.errno in EXHAUSTED:
         _log.warning("%s: %s", what, error.strerror)
         return LedgerBusy(
-            f"the host has run out of something: {error.strerror}", hint="try again in a while"
+            f"the host has run out of something: {error.strerror}",
+            hint="try again in a while",
+            retry_after_s=1,
         )
     _log.error("%s", what, exc_info=error)
     return AxernError("the daemon failed; its log has the details")

@@ -163,6 +163,8 @@ class Handlers:
         for route in self._routes:
             parameters = route.match(request.method, request.path)
             if parameters is not None:
+                if request.method != "GET":
+                    self._parts.condition.require_writable()
                 return await route.action(request, parameters)
         path = request.path
         known = [r.method for r in self._routes if r.match(r.method, path) is not None]
@@ -184,8 +186,8 @@ class Handlers:
         limit = queries.limit(query)
         page = partial(self._lists.page, limit=limit, cursor=query.get("cursor"))
         runs, cursor = await asyncio.to_thread(page, queries.wanted(query), request.peer)
-        return _json(
-            200, {"runs": runs, "next_cursor": cursor, "generation": self._service.generation}
+        return self._marked(
+            {"runs": runs, "next_cursor": cursor, "generation": self._service.generation}
         )
 
     async def _prune_runs(self, request: Request, _: Parameters) -> Answer:
@@ -197,7 +199,7 @@ class Handlers:
         found = self._parts.resolve_id(parameters["id"])
         view = self._runs.view(found, request.peer)
         log = await asyncio.to_thread(self._logs.view, found)
-        return _json(200, {"run": view, "log": log})
+        return self._marked({"run": view, "log": log})
 
     async def _write_stdin(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "offset", "end")
@@ -234,13 +236,12 @@ class Handlers:
         query = queries.known(request, "namespace", "phase")
         queries.require_one_of(query, "phase", PHASES)
         found = self._service.reservations(query.get("namespace"), query.get("phase"))
-        return _json(
-            200,
+        return self._marked(
             {
                 "reservations": found,
                 "generation": self._service.generation,
                 "source": "daemon",
-            },
+            }
         )
 
     async def _get_reservation(self, request: Request, parameters: Parameters) -> Answer:
@@ -250,7 +251,7 @@ class Handlers:
             with_evidence=queries.flag(query, "evidence"),
             with_history=queries.flag(query, "history"),
         )
-        return _json(200, answer)
+        return self._marked(answer)
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "force", "reason", "grace_ms")
@@ -260,7 +261,7 @@ class Handlers:
         return _json(200 if over else 202, answer)
 
     async def _doctor(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, await self._inspection.examine())
+        return self._marked(await self._inspection.examine())
 
     async def _node_doctor(self, _: Request, __: Parameters) -> Answer:
         return _json(200, await self._inspection.node())
@@ -300,6 +301,10 @@ class Handlers:
     async def _health(self, _: Request, __: Parameters) -> Answer:
         return _json(200, self._service.health())
 
+    def _marked(self, value: dict[str, Any]) -> Response:
+        """Return what was read of the ledger, with a word on whether it can be trusted."""
+        return _json(200, {**value, "ledger_state": self._parts.condition.state})
+
     async def _openapi(self, _: Request, __: Parameters) -> Answer:
         routes = [(r.method, r.path, r.summary, r.body) for r in self._routes]
         return _json(200, schema.openapi(axern.__version__, routes))
@@ -318,6 +323,8 @@ def error_response(error: AxernError, request_id: str) -> Response:
             "message": error.message,
             "hint": error.hint,
         }
+        if error.retry_after_s:
+            structure["retry_after_s"] = error.retry_after_s
     problem = {
         "type": f"urn:axern:error:{error.code}",
         "title": structure.get("admission_summary") or error.code.replace("_", " "),
@@ -326,8 +333,7 @@ def error_response(error: AxernError, request_id: str) -> Response:
         "request_id": request_id,
         "error": structure,
     }
-    retry_after_s = structure.get("retry_after_s")
-    headers = (("retry-after", str(retry_after_s)),) if retry_after_s else ()
+    headers = (("retry-after", str(error.retry_after_s)),) if error.retry_after_s else ()
     return Response(status, msgspec.json.encode(problem), "application/problem+json", headers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -11,7 +12,7 @@ from axern.daemon.runs import RUN_ID
 from axern.errors import CapabilityMissing, HostError
 from axern.host import filestore, project_quota
 from axern.host.cgroup import Cgroup
-from axern.runtime import monitor, storage, teardown
+from axern.runtime import monitor, record, storage, teardown
 from ledger.checkpoint import CHECKPOINT
 from ledger.errors import LedgerCorrupt
 from ledger.reservation import RUNTIMES
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from axern.runtime.layout import Layout
     from ledger.state import State
 
+_LONGEST_NODE_ID = 1024
 _PROBE = re.compile(r"probe-[a-z0-9-]{2,58}")
 """How the sandboxes of self-tests are called."""
 _log = logging.getLogger(__name__)
@@ -36,14 +38,39 @@ def require_ledger_for_what_is_there(ledger_dir: str, layout: Layout) -> None:
     """
     if os.path.lexists(f"{ledger_dir}/{CHECKPOINT}"):
         return
-    left = [f"{layout.runs}/{name}" for name in _ids_in(layout.runs)]
+    left = [path for path in (_node_path(layout),) if os.path.lexists(path)]
+    left += [f"{layout.runs}/{name}" for name in _ids_in(layout.runs)]
     left += [f"{group}/{name}" for group in _groups(layout) for name in _ids_in(group)]
     if left:
         raise LedgerCorrupt(
             f"there is no ledger in {ledger_dir}, but {len(left)} things that one speaks of, "
             f"such as {left[0]}",
-            hint=f"put the ledger back, or end what runs and move {layout.runs} away to begin anew",
+            hint=f"put the ledger back, or end what runs and move {layout.state_dir} away to begin "
+            "anew",
         )
+
+
+def remembered_node(layout: Layout) -> str | None:
+    """Return the id of the node that this host has been, None where there was none yet."""
+    try:
+        with open(_node_path(layout), encoding="utf-8") as file:
+            return file.read(_LONGEST_NODE_ID).strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def remember_node(layout: Layout, node_id: str) -> None:
+    """Keep the node's id beside its ledger, so that one that is gone is missed after a boot, too.
+
+    Where that can't be done now, the next daemon does it.
+    """
+    if remembered_node(layout) is None:
+        with contextlib.suppress(OSError):
+            record.write_durably(_node_path(layout), f"{node_id}\n".encode())
+
+
+def _node_path(layout: Layout) -> str:
+    return f"{layout.state_dir}/node-id"
 
 
 def require_known_sandboxes(state: State, layout: Layout) -> None:

@@ -69,6 +69,8 @@ class LogService:
         """
         found = self._parts.resolve_id(run_id)
         require_owner(self._runs.spec(found).uid, peer, found)
+        if not self._parts.runs.has_ended(found):
+            self._parts.condition.require_writable()  # else nobody sees it end
         paths = self._parts.layout.sandbox(found)
 
         def phase() -> str | None:

@@ -6,34 +6,29 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import grp
 import logging
 import os
 import resource
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import axern
 from axern import config
-from axern.api import listener, server
-from axern.daemon import instance, log_lines, placement
+from axern.api import server
+from axern.daemon import door, instance, log_lines, opening, placement, read_only
 from axern.daemon.capability_loss import CapabilityLoss
-from axern.daemon.capability_watch import CapabilityWatch
+from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response
-from axern.daemon.lives import Lives
-from axern.daemon.log_keeper import LogKeeper
-from axern.daemon.observer import Observer, read_now
-from axern.daemon.parts import Parts
+from axern.daemon.observer import read_now
 from axern.daemon.reconcile import Reconciler
-from axern.daemon.run_index import RunIndex
-from axern.daemon.runs import RunStore
 from axern.daemon.supervision import Supervision
 from axern.daemon.template_service import sweep
-from axern.daemon.watcher import FolderWatcher
+from axern.daemon.wiring import wire
 from axern.errors import HostError
-from axern.host import cgroup_tree, filestore, systemd
-from axern.runtime import node_doctor, retirement, template
+from axern.host import cgroup_tree, systemd
+from axern.runtime import template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
 from ledger.errors import (
@@ -41,22 +36,18 @@ from ledger.errors import (
     FileSystemRefused,
     InvalidArgument,
     LedgerBusy,
-    LedgerCorrupt,
-    LedgerTooNew,
+    LedgerError,
     NodeRetired,
 )
-from ledger.files import DIRECTORY_MODE
-from ledger.heartbeats import Heartbeats
-from ledger.store import Ledger
-from ledger.tables import BEATS, Beat
 
 if TYPE_CHECKING:
+    from axern.daemon.parts import Parts
     from axern.host.systemd import Handover
     from axern.runtime.layout import Layout
     from axern.settings import Settings
+    from ledger.store import Ledger
 
 EXIT_FAILED = 1
-EXIT_DAMAGED = 7
 EXIT_RETIRED = 69
 EXIT_BUSY = 75
 EXIT_CONFIG = 78
@@ -111,9 +102,7 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
             return EXIT_CONFIG
         if isinstance(error, LedgerBusy):
             return EXIT_BUSY
-        if isinstance(error, NodeRetired):
-            return EXIT_RETIRED
-        return EXIT_DAMAGED if isinstance(error, (LedgerCorrupt, LedgerTooNew)) else EXIT_FAILED
+        return EXIT_RETIRED if isinstance(error, NodeRetired) else EXIT_FAILED
     except OSError as error:  # of the host's disks and tables, which may come to themselves
         words = f"{error.filename or 'the host'}: {error.strerror or error}"
         notifier.tell(f"STATUS={words}")
@@ -123,64 +112,70 @@ def _guarded(config_path: str | None, *, bury_unknown: bool) -> int:
 
 
 async def _serve(settings: Settings, handover: Handover, *, bury_unknown: bool) -> int:
+    """Serve on the ledger, and as long as it can't be opened, serve reads of what is left."""
     asyncio.get_running_loop().set_exception_handler(log_lines.tell_of_loop)
     os.makedirs(settings.state_dir, mode=0o755, exist_ok=True)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(sole_user_of(settings.run_dir))
-        placement.settle(settings)
-        layout = layout_of(settings)
-        instance.require_ledger_for_what_is_there(settings.ledger_dir, layout)
-        _secure_ledger(settings.ledger_dir)
-        ledger = Ledger.open(
-            settings.ledger_dir, read_now(), node_id=settings.node_id or None, holder="axernd"
-        )
-        stack.callback(ledger.close)
-        retirement.require_in_service(settings.state_dir, ledger)
-        layout.prepare()
-        with contextlib.suppress(HostError):  # the capabilities tell what is missing
-            cgroup_tree.prepare(layout.root)  # before them: their proofs stand on what is there
-        if not bury_unknown:
-            instance.require_known_sandboxes(ledger.state, layout)
-        buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)
-        if buried:
-            _log.warning("buried what was left of %s sandboxes without an entry", buried)
-        if probes := await asyncio.to_thread(instance.bury_probes, layout):
-            _log.warning("buried what was left of %s self-tests", probes)
-        if cleared := instance.clear_quotas(ledger.state, layout):
-            _log.warning("cleared the storage limits of %s lanes that nobody holds", cleared)
-        sweep(layout)
-        with contextlib.suppress(HostError):
-            await asyncio.to_thread(_make_template, layout)
-        committer = Committer(ledger, read_now)
-        stack.push_async_callback(committer.close)
-        watcher = FolderWatcher(asyncio.get_running_loop())
-        stack.callback(watcher.close)
-        log_watcher = FolderWatcher(asyncio.get_running_loop())
-        stack.callback(log_watcher.close)
-        keeper = LogKeeper(log_watcher, settings.log_max_bytes)
-        stack.push_async_callback(keeper.close)
-        capabilities = CapabilityWatch(node_doctor.rows_of(settings, layout), layout, read_now)
-        stack.push_async_callback(capabilities.close)
-        parts = _wire(settings, layout, ledger, committer, watcher, keeper, capabilities)
-        await capabilities.sweep()
-        stack.callback(watcher.watch(layout.exits, parts.lives.wake))
-        reconciler = Reconciler(parts)
-        await reconciler.tick()
-        adopted = reconciler.adopt()
-        gc.freeze()  # the ledger's rows live long: no collection need look at them
-        _log.info(
-            "node %s at generation %s, %s sandboxes taken over, %s",
-            ledger.node_id,
-            ledger.generation,
-            adopted,
-            settings.cgroup_enforcement,
-        )
-        return await _until_stopped(parts, reconciler, handover)
+    while True:
+        begun = False
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                parts, reconciler = await _begin(stack, settings, bury_unknown=bury_unknown)
+                begun = True
+                return await _until_stopped(parts, reconciler, handover)
+        except opening.REFUSALS as error:
+            if begun:
+                raise
+            refused: LedgerError = error
+        if await read_only.serve(settings, handover, refused, bury_unknown=bury_unknown):
+            return 0
 
 
-def _secure_ledger(path: str) -> None:
-    if os.path.isdir(path):  # where there is none yet, its birth sets the mode
-        filestore.secure_folder(path, DIRECTORY_MODE)
+async def _begin(
+    stack: contextlib.AsyncExitStack, settings: Settings, *, bury_unknown: bool
+) -> tuple[Parts, Reconciler]:
+    """Take over what is there, under the locks that *stack* holds from now on."""
+    stack.enter_context(sole_user_of(settings.run_dir))
+    placement.settle(settings)
+    layout = layout_of(settings)
+    ledger = opening.open_ledger(settings, layout, bury_unknown=bury_unknown)
+    stack.callback(ledger.close)
+    layout.prepare()
+    with contextlib.suppress(HostError):  # the capabilities tell what is missing
+        cgroup_tree.prepare(layout.root)  # before them: their proofs stand on what is there
+    await _clear_away(ledger, layout)
+    committer = Committer(ledger, read_now)
+    stack.push_async_callback(committer.close)
+    trouble = partial(of_writer, ledger, committer, settings.ledger_dir)
+    condition = Condition(trouble, read_now)
+    parts = wire(stack, settings, layout, ledger, committer, condition)
+    await parts.capabilities.sweep()
+    stack.callback(parts.watcher.watch(layout.exits, parts.lives.wake))
+    reconciler = Reconciler(parts)
+    await reconciler.tick()
+    adopted = reconciler.adopt()
+    gc.freeze()  # the ledger's rows live long: no collection need look at them
+    _log.info(
+        "node %s at generation %s, %s sandboxes taken over, %s",
+        ledger.node_id,
+        ledger.generation,
+        adopted,
+        settings.cgroup_enforcement,
+    )
+    return parts, reconciler
+
+
+async def _clear_away(ledger: Ledger, layout: Layout) -> None:
+    """Bury what a crash has left of sandboxes without an entry, and of imports and self-tests."""
+    buried = await asyncio.to_thread(instance.bury_unknown, ledger.state, layout)
+    if buried:
+        _log.warning("buried what was left of %s sandboxes without an entry", buried)
+    if probes := await asyncio.to_thread(instance.bury_probes, layout):
+        _log.warning("buried what was left of %s self-tests", probes)
+    if cleared := instance.clear_quotas(ledger.state, layout):
+        _log.warning("cleared the storage limits of %s lanes that nobody holds", cleared)
+    sweep(layout)
+    with contextlib.suppress(HostError):
+        await asyncio.to_thread(_make_template, layout)
 
 
 def _make_template(layout: Layout) -> None:
@@ -190,43 +185,12 @@ def _make_template(layout: Layout) -> None:
         _log.warning("template busybox: %s%s", error, f" ({error.hint})" if error.hint else "")
 
 
-def _wire(
-    settings: Settings,
-    layout: Layout,
-    ledger: Ledger,
-    committer: Committer,
-    watcher: FolderWatcher,
-    keeper: LogKeeper,
-    capabilities: CapabilityWatch,
-) -> Parts:
-    runs = RunStore(layout.runs)
-    beats = ledger.state.rows(BEATS)
-    return Parts(
-        settings=settings,
-        layout=layout,
-        ledger=ledger,
-        committer=committer,
-        runs=runs,
-        run_index=RunIndex(runs),
-        lives=Lives(ledger, committer, layout, runs, settings, read_now, keeper),
-        observer=Observer(settings, layout, capabilities.snapshot),
-        capabilities=capabilities,
-        heartbeats=Heartbeats(
-            {key: row.monotonic_ms for key, row in beats if isinstance(row, Beat)}
-        ),
-        watcher=watcher,
-        keeper=keeper,
-        clock=read_now,
-        node_id=ledger.node_id,
-    )
-
-
 async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handover) -> int:
     loop = asyncio.get_running_loop()
     closing, settings = parts.closing, parts.settings
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, closing.set)
-    listening = _listener(settings, handover)
+    listening = door.listening(settings, handover)
     notifier = systemd.Notifier(handover.notify_socket)
     supervision = Supervision(notifier, handover.watchdog_s, parts, reconciler)
     serving = server.build(Handlers(parts), error_response)
@@ -244,9 +208,7 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
         supervision.stop()
         _log.info("stopping; sandboxes go on")
         serving.should_exit = True
-        if not handover.listeners:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(settings.socket_path)
+        door.shut(settings, handover)
         await parts.lives.close(_REST_TIMEOUT_S)
         for task in tasks:
             if task.get_name() == "bug in a life":
@@ -256,24 +218,6 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
     for failure in failures:
         _log.error("stopped by a failure", exc_info=failure)
     return EXIT_FAILED if failures or stop not in done else 0
-
-
-def _listener(settings: Settings, handover: Handover) -> listener.Listener:
-    """Return the API's socket: what was handed over, else one of our own."""
-    if not handover.listeners:
-        return listener.listen(settings.socket_path, _group_id(settings.socket_group))
-    if len(handover.listeners) > 1:
-        raise InvalidArgument(
-            f"LISTEN_FDS: {len(handover.listeners)} sockets were handed over, and one is wanted"
-        )
-    return listener.take_over(handover.listeners[0], settings.socket_path)
-
-
-def _group_id(name: str) -> int | None:
-    try:
-        return grp.getgrnam(name).gr_gid
-    except KeyError:
-        return None
 
 
 if __name__ == "__main__":

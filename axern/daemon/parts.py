@@ -24,6 +24,7 @@ from ledger.spec import Defaults
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
     from axern.daemon.capability_watch import CapabilityWatch
+    from axern.daemon.condition import Condition
     from axern.daemon.lives import Lives
     from axern.daemon.log_keeper import LogKeeper
     from axern.daemon.observer import Observer
@@ -68,6 +69,7 @@ class Parts:
     keeper: LogKeeper
     clock: Callable[[], Now]
     node_id: str
+    condition: Condition
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
 

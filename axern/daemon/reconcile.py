@@ -65,9 +65,10 @@ class Reconciler:
         """
         now = self._parts.clock()
         self._notice_gap(now)
+        self._parts.condition.look()
         if self._parts.ledger.failed:
             await self._parts.committer.reseal()
-            _log.warning("the ledger takes commits again")
+            self._parts.condition.look()
         for life in self._parts.lives.all():
             segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
         await self._observe()
@@ -123,6 +124,8 @@ class Reconciler:
     async def _persist_beats(self, now: Now) -> None:
         state = self._parts.ledger.state
         self._parts.heartbeats.retain(lambda key: state.find_reservation(key) is not None)
+        if self._parts.ledger.is_short:
+            return  # they are in memory, and come to the ledger when there is room
         due = self._parts.heartbeats.take_due(now)
         if due:
             await self._parts.committer.submit(partial(transitions.persist_beats, beats=due))

@@ -34,6 +34,7 @@ class Service:
         return {
             "node_id": self._parts.node_id,
             "version": axern.__version__,
+            "ledger": self._parts.condition.view(),
             "cgroup_enforcement": self._parts.settings.cgroup_enforcement,
             **node_view(self._parts.ledger.state),
             "capabilities": [_capability_view(item) for item in snapshot.capabilities],
@@ -52,8 +53,9 @@ class Service:
         ]
 
     def health(self) -> Json:
-        """Return that the daemon answers, and at which generation."""
-        return {"status": "ok", "generation": self.generation}
+        """Return that the daemon answers, at which generation, and how its ledger is."""
+        ledger = self._parts.condition.view()
+        return {"status": ledger["state"], "generation": self.generation, "ledger": ledger}
 
     @property
     def generation(self) -> int:

@@ -59,9 +59,8 @@ class Supervision:
         standing = state.standing()
         if standing is not None:
             words = f"{standing.state}, {standing.reason}: {words}"
-        if self._parts.ledger.failed:
-            return f"degraded, the ledger takes no commits: look at its disk; {words}"
-        return words
+        trouble = self._parts.condition.words()
+        return f"ledger {trouble}; {words}" if trouble else words
 
     def is_alive(self) -> bool:
         """Tell whether the last round ended within the window; one that is stopping makes none."""

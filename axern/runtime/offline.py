@@ -186,7 +186,12 @@ def desk(
     with (
         sole_user_of(settings.run_dir, holder, timeout_s),
         Ledger.open(
-            settings.ledger_dir, now(), create=False, lock_timeout_s=timeout_s, holder=holder
+            settings.ledger_dir,
+            now(),
+            create=False,
+            lock_timeout_s=timeout_s,
+            holder=holder,
+            remember_in=settings.run_dir,
         ) as ledger,
     ):
         layout.mount_filestore()

@@ -31,10 +31,15 @@ def require_in_service(state_dir: str, ledger: Ledger) -> None:
     """
     remember(state_dir, ledger)
     standing.require_in_service(ledger.state, ledger.node_id)
-    path = _path(state_dir, ledger.node_id)
+    require_not_noted(state_dir, ledger.node_id)
+
+
+def require_not_noted(state_dir: str, node_id: str) -> None:
+    """Raise NodeRetired if *state_dir* remembers that, whatever the ledger of *node_id* says."""
+    path = _path(state_dir, node_id)
     if os.path.lexists(path):
         raise NodeRetired(
-            f"{_told(path)}; this ledger, at generation {ledger.generation}, is an older copy",
+            f"{_told(path)}; a ledger that says nothing of it is an older copy",
             hint="it never comes back; a new node begins with a state_dir of its own",
         )
 

@@ -21,6 +21,7 @@ ROOT, SANDBOX = "root", "sandbox"
 # What, its modes, and whose: root's, or that of the user that root inside a sandbox is.
 RULES = (
     (r"state", "0755", ROOT),
+    (r"state/node-id", "0600", ROOT),
     (r"state/ledger", "0750", ROOT),
     (r"state/ledger/.*", "0640 0750", ROOT),
     (r"state/retired-[A-Za-z0-9._-]+", "0600", ROOT),
@@ -35,6 +36,7 @@ RULES = (
     (r"run/axernd\.sock", "0660", ROOT),
     (r"run/axernd\.lock", "0600", ROOT),
     (r"run/cgroup_root", "0644", ROOT),
+    (r"run/[0-9a-f]{32}\.generation", "0644", ROOT),
     (r"run/(exits|runc|runsc)", "0700", ROOT),
     (rf"run/exits/{ID}", "0644", ROOT),
     (r"run/(runc|runsc)/.*", "0600 0640 0644 0700 0711", ROOT),

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 DIMENSIONS = "cpu_milli memory_bytes ephemeral_storage_bytes gpu_memory_bytes sandbox_slots".split()
 AT = "2026-01-02T03:04:05.678Z"
+WELL = {"state": "ok", "accepts": "everything", "reason": None, "remedy": None, "since": None}
 
 
 @dataclass
@@ -235,6 +236,7 @@ class FakeDaemon:
         return {
             "node_id": "node-1",
             "version": "0.0.1",
+            "ledger": WELL,
             "generation": 41,
             "boot_id": "b",
             "cgroup_enforcement": "required",
@@ -338,7 +340,7 @@ class Handler(BaseHTTPRequestHandler):
         runs = [run.view for run in fake.runs.values()]
         held = {"reservations": fake.reservations, "generation": 41, "source": "daemon"}
         return {
-            "health": {"status": "ok", "generation": 41},
+            "health": {"status": "ok", "generation": 41, "ledger": WELL},
             "runs": {"runs": runs, "next_cursor": None, "generation": 41},
             "reservations": held,
             "node": {"node": fake.node(), "source": "daemon"},

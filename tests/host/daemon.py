@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from axern import config
@@ -95,6 +96,11 @@ class DaemonLab:
         """End a daemon in good order and return its exit code."""
         process.send_signal(signal.SIGTERM)
         return process.wait(START_LIMIT_S)
+
+    def forget_generations(self) -> None:
+        """Lose what this boot knows of ledgers, as a boot does."""
+        for path in Path(self.layout.run_dir).glob("*.generation"):
+            path.unlink()
 
     def log(self) -> str:
         """Return what every daemon has said."""

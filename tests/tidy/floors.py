@@ -18,6 +18,7 @@ LEDGER_IO = (
     "ledger.journal",
     "ledger.recovery",
     "ledger.replay",
+    "ledger.salvage",
     "ledger.store",
     "ledger.committer",
     "ledger.reader",

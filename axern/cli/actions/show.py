@@ -110,6 +110,7 @@ def node_status(where: Where, *, output: str) -> None:
         [
             ("node", node["node_id"]),
             ("daemon", node["version"]),
+            ("ledger", _ledger(node["ledger"])),
             ("generation", node["generation"]),
             ("boot id", node["boot_id"]),
             ("limits", node["cgroup_enforcement"]),
@@ -130,6 +131,13 @@ def node_status(where: Where, *, output: str) -> None:
             ("CAPABILITY", Column("STATUS", status=True), Column("MESSAGE", "fold", least=24)),
             [(entry["key"], entry["status"], entry["message"]) for entry in node["capabilities"]],
         )
+
+
+def _ledger(ledger: Json) -> str:
+    if ledger["reason"] is None:
+        return str(ledger["state"])
+    words = f"{ledger['state']} since {ledger['since']}, accepts {ledger['accepts']}"
+    return f"{words}: {ledger['reason']}" + (f" ({ledger['remedy']})" if ledger["remedy"] else "")
 
 
 def _standing(standing: Json) -> str:

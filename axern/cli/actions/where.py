@@ -24,13 +24,19 @@ class Where:
         return Client(self.socket or self._located().socket)
 
     def reach(self) -> Client:
-        """Return a client of a daemon that has just answered.
+        """Return a client of a daemon that has just answered; say so if its ledger is not well.
 
         Raises:
             DaemonUnreachable: No socket, nobody behind it, or no answer within two seconds.
         """
         client = self.client()
-        client.health()
+        ledger = client.health().get("ledger", {})
+        if ledger.get("reason"):
+            from axern.cli.output import say, visible
+
+            say(visible(f"the ledger is {ledger['state']}: {ledger['reason']}"))
+            if ledger["remedy"]:
+                say(visible(ledger["remedy"]))
         return client
 
     @property

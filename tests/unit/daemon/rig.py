@@ -16,6 +16,7 @@ from typing import Any, cast
 from axern.api.protocol import Peer, Response
 from axern.api.server import Request
 from axern.daemon import parts as parts_module
+from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.log_keeper import LogKeeper
 from axern.daemon.memory_gate import MemoryGate
@@ -246,6 +247,7 @@ async def rig(folder: Path, **keys: Any) -> AsyncIterator[Rig]:
         keeper=keeper,
         clock=clock,
         node_id=ledger.node_id,
+        condition=Condition(partial(of_writer, ledger, committer, settings.ledger_dir), clock),
     )
     try:
         yield Rig(parts, clock, lives, observer, capabilities, ledger)

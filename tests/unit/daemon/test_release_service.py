@@ -195,7 +195,7 @@ def test_an_entry_from_all_sides(tmp_path: Path) -> None:
         await observe(rig)
         found = await lease(rig)
         plain = await rig.ask("GET", f"/v2/reservations/{found}")
-        assert set(plain[1]) == {"reservation"}
+        assert set(plain[1]) == {"reservation", "ledger_state"}
         rig.clock.advance(1500)
         status, answer = await rig.ask(
             "GET", f"/v2/reservations/{found}?evidence=true&history=true"

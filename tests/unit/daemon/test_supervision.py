@@ -28,14 +28,15 @@ class Rig:
     def __init__(self, watchdog_s: float | None) -> None:
         self.now_ms = 0
         self.ledger: Any = SimpleNamespace(
-            failed=False,
             state=SimpleNamespace(entry_count=lambda: 3, generation=9, standing=lambda: None),
         )
         self.closing = asyncio.Event()
         self.reconciler: Any = SimpleNamespace(ticked_monotonic_ms=0)
         self.heard = Heard()
+        self.trouble = ""
         parts = SimpleNamespace(
             ledger=self.ledger,
+            condition=SimpleNamespace(words=lambda: self.trouble),
             closing=self.closing,
             clock=lambda: SimpleNamespace(monotonic_ms=self.now_ms),
         )
@@ -75,7 +76,7 @@ def test_what_counts_as_alive(silent_ms: int, *, closing: bool, alive: bool) -> 
 
 def test_a_ledger_that_refuses_is_told_and_is_no_death() -> None:
     rig = Rig(0.03)
-    rig.ledger.failed = True
+    rig.trouble = "degraded, accepts nothing: its disk"
     lines = asyncio.run(rig.serve(0.3))
     assert "WATCHDOG=1" in lines
     assert all("degraded" in line for line in lines if line.startswith("STATUS="))
