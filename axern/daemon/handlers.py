@@ -12,10 +12,12 @@ import msgspec
 
 import axern
 from axern.api import schema
+from axern.api.batch_schema import BatchRequest
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
 from axern.api.views import refusal_view
 from axern.daemon import queries
+from axern.daemon.batch_service import BatchService
 from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
@@ -27,7 +29,14 @@ from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from axern.daemon.template_service import TemplateService
 from axern.runtime.template_tree import shown
-from ledger.errors import CODES, AdmissionRefused, AxernError, InvalidArgument, NotFound
+from ledger.errors import (
+    CODES,
+    AdmissionRefused,
+    AxernError,
+    GroupRefused,
+    InvalidArgument,
+    NotFound,
+)
 from ledger.release import Asked
 from ledger.reservation import PHASES
 
@@ -82,6 +91,7 @@ class Handlers:
         self._logs = LogService(parts, self._runs)
         self._leases = LeaseService(parts)
         self._releases = ReleaseService(parts)
+        self._batches = BatchService(parts, self._leases, self._releases)
         self._inspection = Inspection(parts)
         self._service = Service(parts)
         self._standing = NodeService(parts)
@@ -110,6 +120,13 @@ class Handlers:
                 "hold resources without a sandbox",
                 self._reserve,
                 schema.ReserveRequest,
+            ),
+            Route(
+                "POST",
+                "/v2/batch",
+                "reserve, release and renew many leases in one commit",
+                self._batch,
+                BatchRequest,
             ),
             Route("GET", "/v2/reservations", "list the reservations", self._list_reservations),
             Route("GET", "/v2/reservations/{id}", "show one reservation", self._get_reservation),
@@ -232,6 +249,16 @@ class Handlers:
         body = schema.parse(schema.ReserveRequest, request.json())
         return _json(201, await self._leases.reserve(body, request.peer))
 
+    async def _batch(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(BatchRequest, request.json())
+        results = [
+            {"status": _status(result), "error": error_view(result)}
+            if isinstance(result, AxernError)
+            else {"status": 200, **result}
+            for result in await self._batches.perform(body, request.peer)
+        ]
+        return _json(200, {"results": results, "generation": self._service.generation})
+
     async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
         query = queries.known(request, "namespace", "phase")
         queries.require_one_of(query, "phase", PHASES)
@@ -312,19 +339,7 @@ class Handlers:
 
 def error_response(error: AxernError, request_id: str) -> Response:
     """Return the answer for *error*: problem+json with the one error structure inside."""
-    row = CODES[error.code]
-    status = row.http_status or 500
-    if isinstance(error, AdmissionRefused):
-        structure = refusal_view(error.refusal)
-    else:
-        structure = {
-            "code": error.code,
-            "retryable": row.retryable,
-            "message": error.message,
-            "hint": error.hint,
-        }
-        if error.retry_after_s:
-            structure["retry_after_s"] = error.retry_after_s
+    status, structure = _status(error), error_view(error)
     problem = {
         "type": f"urn:axern:error:{error.code}",
         "title": structure.get("admission_summary") or error.code.replace("_", " "),
@@ -335,6 +350,27 @@ def error_response(error: AxernError, request_id: str) -> Response:
     }
     headers = (("retry-after", str(error.retry_after_s)),) if error.retry_after_s else ()
     return Response(status, msgspec.json.encode(problem), "application/problem+json", headers)
+
+
+def error_view(error: AxernError) -> dict[str, Any]:
+    """Return the structure of *error*; of a group's refusal it names the operation at fault."""
+    if isinstance(error, GroupRefused):
+        return error_view(error.error) | {"operation": error.index}
+    if isinstance(error, AdmissionRefused):
+        return refusal_view(error.refusal)
+    structure = {
+        "code": error.code,
+        "retryable": CODES[error.code].retryable,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    if error.retry_after_s:
+        structure["retry_after_s"] = error.retry_after_s
+    return structure
+
+
+def _status(error: AxernError) -> int:
+    return CODES[error.code].http_status or 500
 
 
 def _json(status: int, value: dict[str, Any]) -> Response:

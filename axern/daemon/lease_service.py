@@ -33,33 +33,9 @@ class LeaseService:
             AdmissionRefused: It does not fit.
             InvalidArgument: Resources that contradict each other, or an owner that does not live.
         """
-        spec = body.spec()
-        resolved = resolve_lease(spec, self._parts.defaults)
-        owner_process = None
-        if body.owner_process is not None:
-            owner_process = process.identify(body.owner_process.pid)
-            if owner_process is None:
-                raise InvalidArgument(
-                    f"owner_process.pid: no process has the number {body.owner_process.pid}"
-                )
-        longest_ms = self._parts.settings.lease_max_lifetime_ms
         token = secrets.token_urlsafe(16)
-        reservation = await self._parts.reserve(
-            transitions.Proposal(
-                id=secrets.token_hex(ID_LENGTH // 2),
-                namespace=body.namespace,
-                owner=Owner(EXTERNAL, peer.uid, body.name),
-                spec=spec,
-                resolved=resolved,
-                digest=digest_of(body.model_dump(mode="json")),
-                enforced=False,
-                request_id=body.request_id,
-                owner_process=owner_process,
-                ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
-                max_lifetime_ms=min(body.max_lifetime_ms or longest_ms, longest_ms),
-                token_sha256=sha256_of(token),
-            )
-        )
+        proposal = self.proposal(body, peer, token, body.request_id)
+        reservation = await self._parts.reserve(proposal)
         if reservation.token_sha256 != sha256_of(token):
             operation = partial(
                 transitions.replace_token,
@@ -70,6 +46,39 @@ class LeaseService:
             reservation = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.beat(reservation.id, self._parts.clock())
         return {"reservation": self._parts.view(reservation), "token": token}
+
+    def proposal(
+        self, body: ReserveRequest, peer: Peer, token: str, request_id: str | None
+    ) -> transitions.Proposal:
+        """Return the lease that *body* asks for, which *token* will stand for.
+
+        Raises:
+            InvalidArgument: Resources that contradict each other, or an owner that does not live.
+        """
+        spec = body.spec()
+        resolved = resolve_lease(spec, self._parts.defaults)
+        owner_process = None
+        if body.owner_process is not None:
+            owner_process = process.identify(body.owner_process.pid)
+            if owner_process is None:
+                raise InvalidArgument(
+                    f"owner_process.pid: no process has the number {body.owner_process.pid}"
+                )
+        longest_ms = self._parts.settings.lease_max_lifetime_ms
+        return transitions.Proposal(
+            id=secrets.token_hex(ID_LENGTH // 2),
+            namespace=body.namespace,
+            owner=Owner(EXTERNAL, peer.uid, body.name),
+            spec=spec,
+            resolved=resolved,
+            digest=digest_of(body.model_dump(mode="json")),
+            enforced=False,
+            request_id=request_id,
+            owner_process=owner_process,
+            ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
+            max_lifetime_ms=min(body.max_lifetime_ms or longest_ms, longest_ms),
+            token_sha256=sha256_of(token),
+        )
 
     async def heartbeat(self, reservation_id: str, body: HeartbeatRequest) -> Json:
         """Note that a lease's owner lives, and renew its deadline where asked.

@@ -84,6 +84,14 @@ class Parts:
         return LivenessPolicy(self.settings.stale_after_ms, self.settings.legacy_window_ms)
 
     @property
+    def admission_policy(self) -> AdmissionPolicy:
+        """Return the bounds that admission keeps besides those of capacity."""
+        settings = self.settings
+        return AdmissionPolicy(
+            settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
+        )
+
+    @property
     def defaults(self) -> Defaults:
         """Return what stands in for omitted resources."""
         return Defaults(
@@ -135,15 +143,12 @@ class Parts:
         return facts
 
     async def _charge(self, proposal: transitions.Proposal) -> Reservation:
-        settings = self.settings
         operation = partial(
             transitions.reserve,
             proposal=proposal,
             facts=self.observer.facts,
             now=self.clock(),
-            policy=AdmissionPolicy(
-                settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
-            ),
+            policy=self.admission_policy,
         )
         return cast("Reservation", await self.committer.submit(operation))
 

@@ -53,6 +53,10 @@ class ReleaseService:
             return True, self._over(self._released(moved, asked.by, asked.note))
         return await self._buried(moved, self._end(moved, asked, grace_ms), asked)
 
+    def let_end(self, row: Reservation, asked: Asked) -> None:
+        """Let the sandbox of *row*, whose release was begun, be buried; nobody waits for it."""
+        self._end(row, asked, None)
+
     def _find(self, word: str) -> Reservation | None:
         """Return the entry that *word* names, or None; other runs and entries may be gone."""
         with contextlib.suppress(NotFound):

@@ -49,7 +49,7 @@ HOMES = {
     "httptools": ("axern.api.server", "axern.api.protocol"),
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon", "axern.runtime.record"),
     "psutil": ("axern.host.inventory",),
-    "pydantic": ("axern.config", "axern.settings", "axern.api.schema"),
+    "pydantic": ("axern.config", "axern.settings", "axern.api.schema", "axern.api.batch_schema"),
     "pynvml": ("axern.host.gpu",),
     "pyroute2": ("axern.host.network",),
     "rich": ("axern.cli",),

@@ -44,6 +44,7 @@ ROUTES = {
     ("GET", "/v2/templates/{name}"),
     ("DELETE", "/v2/templates/{name}"),
     ("GET", "/v2/health"),
+    ("POST", "/v2/batch"),
     ("GET", "/v2/openapi.json"),
 }
 CANARY = "canary-5d1f"

@@ -1,0 +1,163 @@
+"""The use case of a batch: many operations on leases in one commit, all or none or each for itself.
+
+A batch waits in the ledger's queue as a whole, its operations counted one by one, and no user but
+root may have more than a few there, so that nobody fills the queue for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from axern.api.views import released_view
+from axern.daemon.lease_service import LeaseService
+from axern.daemon.parts import Json, Parts, digest_of, sha256_of
+from ledger import batch
+from ledger.batch import Retried
+from ledger.errors import AxernError, LedgerBusy
+from ledger.release import Asked, Released
+from ledger.staging import Group, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from axern.api.batch_schema import BatchHeartbeat, BatchOperation, BatchRelease, BatchRequest
+    from axern.api.protocol import Peer
+    from axern.api.schema import ReserveRequest
+    from axern.daemon.release_service import ReleaseService
+    from ledger.reservation import Reservation
+
+BATCHES_PER_USER = 4
+"""Under way at the same time; root has no such bound."""
+BUSY_RETRY_AFTER_S = 1
+
+Item = tuple[Operation, "Callable[[Any], Json]"]
+"""What is committed, and how its result is told."""
+
+
+class BatchService:
+    """What can be asked in one request of many leases."""
+
+    def __init__(self, parts: Parts, leases: LeaseService, releases: ReleaseService) -> None:
+        self._parts = parts
+        self._leases = leases
+        self._releases = releases
+        self._under_way: dict[int, int] = {}
+
+    async def perform(self, body: BatchRequest, peer: Peer) -> list[Json | AxernError]:
+        """Do what *body* asks and return what came of each operation, in order.
+
+        Raises:
+            GroupRefused: One was refused of a batch that is done all or none; nothing is done.
+            LedgerBusy: The queue is full, or this user has too many batches under way.
+            CommitFailed: The disk refused; nothing is done.
+            InvalidArgument: An operation contradicts itself; nothing is done.
+        """
+        with self._place_of(peer.uid):
+            items = [
+                self._item(operation, _request_id(body, index), peer)
+                for index, operation in enumerate(body.operations)
+            ]
+            group = Group(tuple(operation for operation, _ in items), body.mode == "all")
+            outcomes = cast("list[object]", await self._parts.committer.submit(group))
+        return [
+            outcome if isinstance(outcome, AxernError) else told(outcome)
+            for (_, told), outcome in zip(items, outcomes, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def _place_of(self, uid: int) -> Iterator[None]:
+        """Hold one of the places of the user *uid*."""
+        count = self._under_way.get(uid, 0)
+        if uid != 0 and count >= BATCHES_PER_USER:
+            raise LedgerBusy(
+                f"{count} batches of uid {uid} are under way, as many as one user may have",
+                hint="wait for the answer to one of them",
+                retry_after_s=BUSY_RETRY_AFTER_S,
+            )
+        self._under_way[uid] = count + 1
+        try:
+            yield
+        finally:
+            self._under_way[uid] -= 1
+            if not self._under_way[uid]:
+                del self._under_way[uid]
+
+    def _item(self, operation: BatchOperation, request_id: str | None, peer: Peer) -> Item:
+        if operation.reserve is not None:
+            return self._reserve(operation.reserve, request_id, peer)
+        if operation.release is not None:
+            return self._release(operation.release, request_id, peer)
+        return self._heartbeat(cast("BatchHeartbeat", operation.heartbeat))
+
+    def _reserve(self, body: ReserveRequest, request_id: str | None, peer: Peer) -> Item:
+        token = secrets.token_urlsafe(16)
+        proposal = self._leases.proposal(body, peer, token, body.request_id or request_id)
+        operation = partial(
+            batch.reserve_lease,
+            proposal=proposal,
+            facts=self._parts.observer.facts,
+            now=self._parts.clock(),
+            policy=self._parts.admission_policy,
+        )
+
+        def told(row: Reservation) -> Json:
+            self._parts.heartbeats.beat(row.id, self._parts.clock())
+            return {"reservation": self._parts.view(row), "token": token}
+
+        return operation, told
+
+    def _release(self, body: BatchRelease, request_id: str | None, peer: Peer) -> Item:
+        asked = Asked(peer.uid, reason=body.reason)
+        operation = partial(
+            batch.release_once,
+            reservation_id=body.id,
+            asked=asked,
+            now=self._parts.clock(),
+            request_id=body.request_id or request_id,
+            digest=digest_of(body.model_dump(mode="json")),
+        )
+
+        def told(row: Reservation | Retried) -> Json:
+            if isinstance(row, Retried):
+                return self._released(
+                    Released(row.reservation_id, None, 0, asked.by, "", already=True)
+                )
+            if row.is_sandbox:
+                self._releases.let_end(row, asked)
+                return {"reservation": self._parts.view(row), "released": None}
+            self._parts.heartbeats.forget(row.id)
+            wall_ms = self._parts.ledger.state.clock.wall_ms
+            return self._released(Released(row.id, row, wall_ms, asked.by, asked.note))
+
+        return operation, told
+
+    def _released(self, released: Released) -> Json:
+        answer = released_view(released, self._parts.clock())
+        if released.row is None:  # when and why is told by its history
+            answer["released"] |= {"at": None, "evidence": None}
+        return answer
+
+    def _heartbeat(self, body: BatchHeartbeat) -> Item:
+        now = self._parts.clock()
+        operation = partial(
+            batch.renew_lease,
+            reservation_id=body.id,
+            token_sha256=sha256_of(body.token),
+            ttl_ms=body.ttl_ms,
+            now=now,
+        )
+
+        def told(row: Reservation) -> Json:
+            self._parts.heartbeats.beat(row.id, now)
+            return {"reservation": self._parts.view(row)}
+
+        return operation, told
+
+
+def _request_id(body: BatchRequest, index: int) -> str | None:
+    """Return the request id of an operation that has none of its own; no user's has a slash."""
+    return None if body.request_id is None else f"{body.request_id}/{index}"
