@@ -24,7 +24,13 @@ from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.observer import read_now
 from axern.host import systemd
 from axern.runtime.configured import layout_of, sole_user_of
-from ledger.errors import DISK_RETRY_AFTER_S, AxernError, CommitFailed, LedgerError
+from ledger.errors import (
+    DISK_RETRY_AFTER_S,
+    AxernError,
+    CommitFailed,
+    LedgerCorrupt,
+    LedgerError,
+)
 from ledger.salvage import salvage
 
 if TYPE_CHECKING:
@@ -140,9 +146,13 @@ def trouble_of(error: LedgerError) -> Trouble:
             retry_after_s=DISK_RETRY_AFTER_S,
         )
         return Trouble(DEGRADED, NOTHING, error.message, error.hint, refusal)
-    refusal = error.anew()
+    remedy = error.hint
+    if isinstance(error, LedgerCorrupt):
+        more = "to go on with what verifies: axern ledger repair"
+        remedy = f"{error.hint}; {more}" if error.hint else more
+    refusal = type(error)(error.message, hint=remedy)
     refusal.message = f"nothing is changed, since the ledger can't be trusted: {error.message}"
-    return Trouble(UNTRUSTED, NOTHING, error.message, error.hint, refusal)
+    return Trouble(UNTRUSTED, NOTHING, error.message, remedy, refusal)
 
 
 async def _way_back(settings: Settings, error: LedgerError, *, bury_unknown: bool) -> None:
