@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from axern.host import linux
+from axern.runtime.configured import sole_user_of
 from axern.runtime.offline import LOCK_TIMEOUT_S, now, require_root
 from ledger import lock, remembered
 from ledger import repair as copies
@@ -53,7 +54,7 @@ def repair(settings: Settings, reason: str | None, *, apply: bool) -> Repair | N
     copy = f"{directory}.repaired-{stamp}"
     with contextlib.ExitStack() as held:
         if apply:
-            held.enter_context(_alone(directory, clock))
+            held.enter_context(_alone(settings, directory, clock))
         plan = copies.repair(
             directory,
             copy,
@@ -72,8 +73,8 @@ def repair(settings: Settings, reason: str | None, *, apply: bool) -> Repair | N
 
 
 @contextlib.contextmanager
-def _alone(directory: str, clock: Now) -> Iterator[None]:
-    """Hold the ledger's lock, which a daemon has that serves more than reads."""
+def _alone(settings: Settings, directory: str, clock: Now) -> Iterator[None]:
+    """Hold both locks that a daemon has; one that serves reads alone has neither."""
     try:
         require_local(directory)
         folder = Folder(directory)
@@ -81,6 +82,7 @@ def _alone(directory: str, clock: Now) -> Iterator[None]:
         raise translate(error, directory) from error
     with contextlib.ExitStack() as undo:
         undo.callback(folder.close)
+        undo.enter_context(sole_user_of(settings.run_dir, HOLDER, LOCK_TIMEOUT_S))
         try:
             lock.take(folder, LOCK_TIMEOUT_S, HOLDER, clock, undo)
             undo.callback(folder.unlink, lock.HOLDER)
