@@ -20,7 +20,7 @@ from ledger.blank import END_BYTES, SEGMENT_BYTES, make_blank
 from ledger.clock import Now
 from ledger.codec import NO_CHAIN, Checkpoint, Malformed, Position
 from ledger.contents import Contents
-from ledger.errors import LedgerCorrupt, LedgerTooNew, NotFound
+from ledger.errors import CommitFailed, LedgerCorrupt, LedgerTooNew, NotFound
 from ledger.files import DIRECTORY_MODE, FILE_MODE, Folder, translate, write_all
 from ledger.journal import segment_name, segments
 from ledger.past import REPAIR, Line, Past, Segment, gives_up, lines_of
@@ -300,7 +300,10 @@ def _write(
     segment_bytes: int,
 ) -> None:
     """Write the whole copy durably and read it again; a copy that failed is taken away."""
-    os.mkdir(target, DIRECTORY_MODE)
+    try:
+        os.mkdir(target, DIRECTORY_MODE)
+    except FileExistsError as err:
+        raise CommitFailed(f"{target} is there already", hint="try again in a second") from err
     try:
         os.chmod(target, DIRECTORY_MODE)  # whatever the umask is
         folder = Folder(target)

@@ -98,9 +98,9 @@ LEDGER = Group(
             "make a copy of a damaged ledger that opens, and show the plan",
             detail="Keeps every commit that verifies from a checkpoint on. The copy lies beside "
             "the ledger, to be looked at; nothing else is touched. With --apply it takes the "
-            "ledger's place, and the damaged files are kept beside it. For root; with --apply no "
-            "daemon may run. Exits with 0 where nothing is to be done or it is done, 1 where a "
-            "plan waits to be applied.",
+            "ledger's place, and the damaged files are kept beside it; a daemon that serves reads "
+            "goes on with it. For root. Exits with 0 where nothing is to be done or it is done, 1 "
+            "where a plan waits to be applied.",
             example="axern ledger repair --apply --reason 'bad sector on nvme0'",
             action="axern.cli.actions.ledger_repair:repair",
             options=(
