@@ -21,6 +21,7 @@ from axern.runtime.record import (
     RunExit,
     decode,
     exit_path,
+    keep_room,
     save_exit,
     spec_path,
     sync_folder,
@@ -71,6 +72,7 @@ class RunStore:
         folder = f"{self.root}/{spec.id}"
         try:
             os.mkdir(folder, 0o700)
+            keep_room(folder)
             write_durably(spec_path(folder), msgspec.json.encode(spec))
             sync_folder(self.root)
         except OSError as error:

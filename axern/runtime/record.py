@@ -14,6 +14,8 @@ import msgspec
 if TYPE_CHECKING:
     from axern.runtime.outcome import Outcome
 
+_ROOM_BYTES = 4096
+"""A block: more than a record takes, but for a message without end."""
 _log = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
@@ -82,11 +84,54 @@ def spec_path(run_folder: str) -> str:
     return f"{run_folder}/spec.json"
 
 
+def keep_room(run_folder: str) -> None:
+    """Set aside the room that the exit record takes, so that a run can end on a full disk.
+
+    Raises:
+        OSError: There is none.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(_room_path(run_folder), flags, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, _ROOM_BYTES)
+    finally:
+        os.close(descriptor)
+
+
 def save_exit(run_folder: str, record: RunExit) -> None:
     """Record how the run ended, durably; one that is recorded already stays as it is."""
-    if decode(exit_path(run_folder), RunExit) is None:
+    if decode(exit_path(run_folder), RunExit) is not None:
+        return
+    data = msgspec.json.encode(record)
+    try:
         os.makedirs(run_folder, 0o700, exist_ok=True)
-        write_durably(exit_path(run_folder), msgspec.json.encode(record))
+        write_durably(exit_path(run_folder), data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or len(data) > _ROOM_BYTES:
+            raise
+        _write_into_room(run_folder, data)
+    with contextlib.suppress(OSError):
+        os.unlink(_room_path(run_folder))
+
+
+def _room_path(run_folder: str) -> str:
+    return f"{run_folder}/exit.room"
+
+
+def _write_into_room(run_folder: str, data: bytes) -> None:
+    """Let the exit record take the room that was kept for it; no crash leaves a part of it."""
+    room = _room_path(run_folder)
+    descriptor = os.open(room, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, data, 0)
+        os.ftruncate(descriptor, len(data))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(room, exit_path(run_folder))
+    with contextlib.suppress(OSError):
+        os.unlink(f"{exit_path(run_folder)}.new")  # what found no room
+    sync_folder(run_folder)
 
 
 def write_durably(path: str, data: bytes) -> None:

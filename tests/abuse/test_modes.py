@@ -27,7 +27,7 @@ RULES = (
     (r"state/retired-[A-Za-z0-9._-]+", "0600", ROOT),
     (r"state/runs", "0700", ROOT),
     (rf"state/runs/{ID}", "0700", ROOT),
-    (rf"state/runs/{ID}/(spec\.json|exit\.json|output\.log.*)", "0600", ROOT),
+    (rf"state/runs/{ID}/(spec\.json|exit\.(json|room)|output\.log.*)", "0600", ROOT),
     (r"state/(filestore|templates)", "0755", ROOT),
     (r"state/templates/busybox", "0700", ROOT),
     (rf"state/filestore/{ID}", "0700", ROOT),
