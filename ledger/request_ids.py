@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 
 PER_USER = 10_000
 IN_ALL = 100_000
-_ENDS = frozenset({"release", "stop"})
-"""Operations whose own request ids need not outlive a retry: what they ask for stays done."""
+ENDS = frozenset({"release", "stop"})
+"""Operations that may end an entry; their own request ids need not outlive it, it stays ended."""
 
 
 def ended_by(view: State, change: Change) -> Iterator[str]:
-    """Yield the keys of request records whose entry is gone by *change*, before it is applied."""
+    """Yield the keys of request records whose entry is gone by *change*, one of `ENDS`.
+
+    Ask before it is applied.
+    """
     for put in change.puts:
         if put.table == tables.RESERVATIONS and put.row is None:
             entry = view.find_reservation(put.key)
             if entry is not None and entry.request_id is not None:
                 yield request_key(entry.owner.uid, entry.request_id)
-        elif put.table == tables.REQUESTS and change.operation in _ENDS and put.row is not None:
+        elif put.table == tables.REQUESTS and put.row is not None:
             yield put.key
 
 

@@ -91,16 +91,20 @@ class Stage:
 
     def _apply(self, fork: State, operation: Operation, ended: list[str]) -> object:
         change = operation(fork)
-        if change.puts:
-            grows = change.operation not in WHILE_SHORT
-            if grows and self._short is not None:
+        if not change.puts:
+            return change.result
+        name, batch = change.operation, self._batch
+        if name not in WHILE_SHORT:
+            if self._short is not None:
                 raise self._short.anew()
+            batch.gives_back = False
+        if name in request_ids.ENDS:
             ended.extend(request_ids.ended_by(fork, change))
-            fork.apply(change)
-            fork.generation = self._following
-            self.changes.append(change)
-            self._batch.only_beats &= change.operation == "beat"
-            self._batch.gives_back &= not grows
+        fork.apply(change)
+        fork.generation = self._following
+        self.changes.append(change)
+        if name != "beat":
+            batch.only_beats = False
         return change.result
 
     def _apply_group(self, group: Group) -> list[object]:
