@@ -195,7 +195,7 @@ def _examine_accounts(present: Present, report: Report) -> None:
             f"generation {each.generation}: {each.operation} is off by {each.total} in {each.pool}",
             f"axern ledger replay --to {each.generation}",
         )
-    closing, unbalanced = invariants.trial_balance(contents.opening, contents.postings)
+    closing, unbalanced = invariants.trial_balance(contents.balances, ())
     for violation in unbalanced:
         report.add(OUT_OF_BALANCE, "accounts", f"trial balance: {violation.message}", _REPAIR)
     for violation in invariants.check(contents.tables, closing):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledger import codec, invariants
+from ledger import codec
 from ledger.clock import Now
 from ledger.codec import Checkpoint, Commit, Tables
 from ledger.files import Folder
@@ -30,12 +30,11 @@ class Imbalance:
 
 @dataclass(slots=True)
 class Contents:
-    """Rows, and every posting since `opening`; `generation` is that of the last commit taken."""
+    """Rows, and the sums of all postings; `generation` is that of the last commit taken."""
 
     tables: Tables
     generation: int
-    opening: Mapping[tuple[str, str], int]
-    postings: list[tuple[str, str, int]] = field(default_factory=list)
+    balances: dict[tuple[str, str], int]
     imbalances: list[Imbalance] = field(default_factory=list)
 
     def take(self, commit: Commit) -> None:
@@ -44,7 +43,8 @@ class Contents:
         for change in commit.changes:
             sums: dict[str, int] = {}
             for account, pool, amount in change.postings:
-                self.postings.append((account, pool, amount))
+                key = (account, pool)
+                self.balances[key] = self.balances.get(key, 0) + amount
                 sums[pool] = sums.get(pool, 0) + amount
             self.imbalances += [
                 Imbalance(commit.generation, change.operation, pool, total)
@@ -64,13 +64,13 @@ class Contents:
 
     def closing(self) -> dict[tuple[str, str], int]:
         """Return every balance that is not zero."""
-        return invariants.trial_balance(self.opening, self.postings)[0]
+        return {key: amount for key, amount in self.balances.items() if amount}
 
 
 def of(base: Checkpoint) -> Contents:
     """Return what *base* says."""
     rows = {name: dict(table) for name, table in base.tables.items()}
-    return Contents(rows, base.generation, base.balances)
+    return Contents(rows, base.generation, dict(base.balances))
 
 
 def at_birth(made_wall_ms: int = 0) -> Contents:

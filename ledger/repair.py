@@ -243,7 +243,7 @@ def _plan(past: Past, reached: _Reached, why: str, least_generation: int) -> Pla
     recounted = False
     if invariants.check(contents.tables, contents.closing()):
         recounted = True
-        contents.opening, contents.postings = invariants.expected_balances(contents.tables), []
+        contents.balances = invariants.expected_balances(contents.tables)
         left = invariants.check(contents.tables, contents.closing())
         if left:
             raise LedgerCorrupt(

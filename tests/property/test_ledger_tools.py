@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ledger import check, codec, decisions, head, invariants, past, reader, repair
 from ledger.admission import AdmissionPolicy
-from ledger.errors import LedgerCorrupt, LedgerTooNew
+from ledger.errors import LedgerCorrupt, LedgerTooNew, NotFound
 from ledger.log import Log, Wanted
 from ledger.past import Flaw, Past, walk
 from ledger.state import Change, State
@@ -161,7 +161,7 @@ def check_repair(life: Life, chance: random.Random, mend: Callable[..., object])
             plan = mend(
                 damaged, str(target), now=NOW, by="uid:0", reason="a test", segment_bytes=8192
             )
-        except (LedgerCorrupt, LedgerTooNew):
+        except (LedgerCorrupt, LedgerTooNew, NotFound):
             assert least is None
             return False
         finally:
