@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ledger.clock import Now
     from ledger.facts import Facts
     from ledger.state import State
+    from ledger.why import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the demand does not fit. `shortfalls` has every one; `reasons` what the host lacks."""
+    """Why the demand does not fit. `shortfalls` has every one; `reasons` what the host lacks.
+
+    `explanation` is None where nobody has asked for it, or there was no time for it.
+    """
 
     code: str
     diagnostic_code: str
@@ -47,6 +51,7 @@ class Refusal:
     shortfalls: tuple[Shortfall, ...] = ()
     reasons: tuple[str, ...] = ()
     hint: str | None = None
+    explanation: Explanation | None = None
 
 
 ENTRIES = "entries"
@@ -124,8 +129,7 @@ def refuse(
 
 _HINTS = {
     "request_exceeds_node": "this host can never hold it: ask for less",
-    "namespace_quota_exceeded": "ask for less, release something of this namespace, "
-    "or have its quota raised",
+    "namespace_quota_exceeded": "ask for less, release something of it, or have its quota raised",
     "namespace_claim_exceeded": "ask for less, or have the claim grown",
 }
 

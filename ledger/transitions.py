@@ -73,8 +73,7 @@ def reserve(
     granted = find_granted(view, proposal)
     if granted is not None:
         return Change("reserve", result=granted)
-    demand = Demand(proposal.namespace, proposal.resolved.requests, proposal.requires)
-    decision = evaluate(view, facts, demand, now, policy)
+    decision = evaluate(view, facts, demand_of(proposal), now, policy)
     if not isinstance(decision, Admitted):
         raise AdmissionRefused(decision)
     claim = view.claim_of(proposal.namespace)
@@ -112,6 +111,11 @@ def reserve(
     return change(
         view, "reserve", tuple(puts), by=_by(proposal.owner), facts=facts, result=reservation
     )
+
+
+def demand_of(proposal: Proposal) -> Demand:
+    """Return what admission is asked for *proposal*, by `reserve` and by whoever explains."""
+    return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires)
 
 
 def granted_id(view: State, uid: int, request_id: str | None, digest: str) -> str | None:

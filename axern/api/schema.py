@@ -224,6 +224,16 @@ class RunRequest(Demanding):
     )
 
 
+class ExplainRequest(RunRequest):
+    """Ask how a run would be decided on; its command, which decides nothing, may be left out."""
+
+    command: Annotated[
+        list[Text],
+        Field(min_length=1, max_length=ARGV_ITEMS_LIMIT),
+        AfterValidator(_command),
+    ] = Field(default_factory=list)
+
+
 class PruneRequest(Body):
     """Remove runs that have ended: one's own, or those of all users; those that agree with all."""
 

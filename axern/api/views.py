@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger import state as accounts
 from ledger import tables
+from ledger.admission import Admitted, effective_allocatable
 from ledger.reservation import RELEASED
 from ledger.resources import DIMENSIONS, gpu_pool
 from ledger.units import format_rfc3339
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from ledger.release import Released
     from ledger.reservation import Reservation
     from ledger.resources import Dimension
+    from ledger.spec import ResolvedSpec
     from ledger.state import State
     from ledger.tables import Node
+    from ledger.why import Explanation, Holder, Way
 
 Json = dict[str, Any]
 
@@ -173,7 +176,62 @@ def refusal_view(refusal: Refusal) -> Json:
             for shortfall in refusal.shortfalls
         ],
         "reasons": list(refusal.reasons),
+        **_explanation(refusal.explanation),
     }
+
+
+def decision_view(
+    decision: Admitted | Refusal, resolved: ResolvedSpec, run_id: str | None = None
+) -> Json:
+    """Return a decision that was asked for and has changed nothing; 200 whatever it says.
+
+    `run_id` names the run that the request id was granted already.
+    """
+    return {
+        "admitted": isinstance(decision, Admitted),
+        "generation": decision.generation,
+        "facts_sequence": decision.facts_sequence,
+        "run_id": run_id,
+        "requests": resources_view(resolved.requests),
+        "limits": resources_view(resolved.limits),
+        "gpu_device": decision.gpu_device if isinstance(decision, Admitted) else None,
+        "refusal": None if isinstance(decision, Admitted) else refusal_view(decision),
+    }
+
+
+def _explanation(explanation: Explanation | None) -> Json:
+    """Return who holds what and what would help; `explained` is false where nobody looked."""
+    holders = explanation.holders if explanation else ()
+    ways = explanation.would_fit_if if explanation else ()
+    earliest_ms = explanation.earliest_fit_wall_ms if explanation else None
+    return {
+        "explained": explanation is not None,
+        "holders": [_holder_view(holder) for holder in holders],
+        "would_fit_if": [_way_view(way) for way in ways],
+        "earliest_fit_at": None if earliest_ms is None else format_rfc3339(earliest_ms),
+    }
+
+
+def _holder_view(holder: Holder) -> Json:
+    owner, expires_ms = holder.owner, holder.expires_wall_ms
+    return {
+        "gate": holder.gate,
+        "dimension": holder.dimension,
+        "kind": holder.kind,
+        "amount": holder.amount,
+        "count": holder.count,
+        "id": holder.id,
+        "namespace": holder.namespace,
+        "owner": owner and {"kind": owner.kind, "uid": owner.uid, "name": owner.name},
+        "phase": holder.phase,
+        "expires_at": None if expires_ms is None else format_rfc3339(expires_ms),
+    }
+
+
+def _way_view(way: Way) -> Json:
+    if way.requests:
+        return {"request": dict(way.requests)}
+    return {"release": list(way.release), "release_others": way.others, "fewest": way.is_fewest}
 
 
 def _wall(at_ms: int | None, now_ms: int, wall_ms: int) -> str | None:
@@ -201,8 +259,6 @@ def _pool_view(
     state: State, node: Node, dimension: Dimension, device: str | None, namespaces: list[str]
 ) -> Json:
     pool = gpu_pool(device) if device is not None else dimension.name
-    from ledger.admission import effective_allocatable
-
     effective = effective_allocatable(node, dimension, device)
     capacity = effective if device else getattr(node.capacity, dimension.name)
     reserve = getattr(node.system_reserve, dimension.name)

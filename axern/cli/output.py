@@ -162,6 +162,14 @@ def exit_code(error: AxernError) -> int:
 
 def complain(error: AxernError) -> None:
     """Tell a person about *error*: the rule with its numbers, the code, and what to do next."""
+    known = getattr(error, "error", None)
+    if isinstance(known, dict) and "would_fit_if" in known:
+        from axern.cli import refusal
+
+        if refusal.is_known(known):
+            for line in refusal.lines(known):
+                say(line)
+            return
     refused = "refused: " if exit_code(error) in _REFUSALS else ""
     say(f"axern: {refused}{error.message} [{error.code}]")
     if error.hint:

@@ -102,6 +102,13 @@ class Handlers:
         """Return the routes of runs and reservations."""
         return (
             Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
+            Route(
+                "POST",
+                "/v2/explain",
+                "say how a run would be decided on",
+                self._explain,
+                schema.ExplainRequest,
+            ),
             Route("GET", "/v2/runs", "list the runs, page by page", self._list_runs),
             Route(
                 "POST",
@@ -197,6 +204,10 @@ class Handlers:
         body = schema.parse(schema.RunRequest, request.json())
         with self._templates.admitting(body):
             return _json(201, {"run": await self._runs.run(body, request.peer)})
+
+    async def _explain(self, request: Request, _: Parameters) -> Answer:
+        body = schema.parse(schema.ExplainRequest, request.json())
+        return _json(200, {"decision": await self._runs.explain(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
         query = queries.known(request, *_LIST_PARAMETERS)

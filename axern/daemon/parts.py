@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from axern.api.views import reservation_view
+from axern.daemon.explainer import Explainer
 from axern.daemon.observer import explain
 from axern.errors import HostError
 from ledger import transitions
-from ledger.admission import AdmissionPolicy
+from ledger.admission import AdmissionPolicy, Admitted, evaluate
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import LivenessPolicy, Reservation, liveness
 from ledger.spec import Defaults
+from ledger.why import Case
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ledger.committer import Committer
     from ledger.facts import Facts
     from ledger.heartbeats import Heartbeats
+    from ledger.refusal import Refusal
     from ledger.store import Ledger
 
 Json = dict[str, Any]
@@ -71,6 +74,7 @@ class Parts:
     node_id: str
     condition: Condition
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    explainer: Explainer = field(default_factory=Explainer)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
 
     @property
@@ -110,13 +114,7 @@ class Parts:
 
         What is being proved of the host just now is waited for a little; raises HostUnproved.
         """
-        known = await self.capabilities.settle(proposal.requires)
-        facts = self.observer.facts
-        if facts and not set(known.present()).intersection(proposal.requires) <= set(
-            facts.capabilities
-        ):
-            with contextlib.suppress(HostError):  # then by what was seen last
-                await self.observe()  # proved since the last tick
+        await self._settle(proposal)
         try:
             try:
                 return await self._charge(proposal)
@@ -130,7 +128,26 @@ class Parts:
                 self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
         except AdmissionRefused as error:
-            raise self._explained(error) from None
+            raise AdmissionRefused(self._explained(error.refusal, proposal)) from None
+
+    async def explain(self, proposal: transitions.Proposal) -> Admitted | Refusal:
+        """Return how *proposal* would be decided on now; nothing is changed."""
+        await self._settle(proposal)
+        await self.explainer.turn()
+        decision = self._decide(proposal)
+        if isinstance(decision, Admitted):
+            return decision
+        return self._explained(decision, proposal)
+
+    async def _settle(self, proposal: transitions.Proposal) -> None:
+        """Wait a little for what *proposal* needs and is being proved just now."""
+        known = await self.capabilities.settle(proposal.requires)
+        facts = self.observer.facts
+        if facts and not set(known.present()).intersection(proposal.requires) <= set(
+            facts.capabilities
+        ):
+            with contextlib.suppress(HostError):  # then by what was seen last
+                await self.observe()  # proved since the last tick
 
     async def observe(self) -> Facts:
         """Observe the host, and let the ledger have what the node can promise.
@@ -152,14 +169,34 @@ class Parts:
         )
         return cast("Reservation", await self.committer.submit(operation))
 
-    def _explained(self, error: AdmissionRefused) -> AdmissionRefused:
-        """Return the same refusal, each absent capability with what is known of it."""
-        refusal = error.refusal
-        if not refusal.reasons:
-            return error
-        capabilities = self.capabilities.snapshot().capabilities
-        reasons = tuple(explain(capabilities, reason) for reason in refusal.reasons)
-        return AdmissionRefused(replace(refusal, reasons=reasons, message="; ".join(reasons)))
+    def _decide(self, proposal: transitions.Proposal) -> Admitted | Refusal:
+        demand = transitions.demand_of(proposal)
+        return evaluate(
+            self.ledger.state, self.observer.facts, demand, self.clock(), self.admission_policy
+        )
+
+    def _explained(self, refusal: Refusal, proposal: transitions.Proposal) -> Refusal:
+        """Return *refusal* with all that is known of why.
+
+        What a commit refused may rest on others of its batch, so it is decided once more on what
+        is published: numbers and explanation are of one moment.
+        """
+        if refusal.reasons:
+            capabilities = self.capabilities.snapshot().capabilities
+            reasons = tuple(explain(capabilities, reason) for reason in refusal.reasons)
+            return replace(refusal, reasons=reasons, message="; ".join(reasons))
+        decision, facts = self._decide(proposal), self.observer.facts
+        if isinstance(decision, Admitted) or decision.reasons or facts is None:
+            return refusal
+        case = Case(
+            view=self.ledger.state,
+            facts=facts,
+            demand=transitions.demand_of(proposal),
+            now=self.clock(),
+            policy=self.admission_policy,
+            viewer_uid=proposal.owner.uid or None,
+        )
+        return self.explainer.explain(case, decision)
 
     def view(self, reservation: Reservation) -> Json:
         """Return the JSON object of *reservation* with its liveness of now."""

@@ -9,7 +9,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
-from axern.api.views import resources_view
+from axern.api.views import decision_view, resources_view
 from axern.daemon import enforcement
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
@@ -26,7 +26,7 @@ from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
-    from axern.api.schema import RunRequest
+    from axern.api.schema import ExplainRequest, RunRequest
 
 
 class RunService:
@@ -43,19 +43,13 @@ class RunService:
             PermissionDenied: A root file system of the caller's own, from somebody not root.
             InvalidArgument: Resources that contradict each other, an unknown template.
         """
-        runtime = body.runtime_class or self._parts.settings.default_runtime
         rootfs, template_name = self._rootfs(body, peer)
-        spec = body.spec()
-        resolved = resolve(
-            spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
-        )
-        digest = digest_of(body.model_dump(mode="json", exclude_defaults=True))
-        state = self._parts.ledger.state
-        granted = transitions.granted_id(state, peer.uid, body.request_id, digest)
+        asked = self._proposal(body, peer)
+        granted = self._granted(asked)
         if granted is not None and self._parts.runs.spec(granted) is not None:
             return self.view(granted, peer)
         run_spec = RunSpec(
-            id=secrets.token_hex(ID_LENGTH // 2),
+            id=asked.id,
             namespace=body.namespace,
             uid=peer.uid,
             command=tuple(body.command),
@@ -64,9 +58,9 @@ class RunService:
             rootfs=rootfs,
             template=template_name,
             rootfs_readonly=body.rootfs_readonly,
-            runtime_class=runtime,
-            requests=resources_view(resolved.requests),
-            limits=resources_view(resolved.limits),
+            runtime_class=asked.runtime or "",
+            requests=resources_view(asked.resolved.requests),
+            limits=resources_view(asked.resolved.limits),
             enforced=self._parts.is_enforced,
             created_wall_ms=self._parts.clock().wall_ms,
             labels=body.labels,
@@ -78,13 +72,37 @@ class RunService:
             require=tuple(body.require),
             **enforcement.of_node(self._parts.settings),
         )
-        proposal = transitions.Proposal(
-            id=run_spec.id,
+        return self.view(await self._admit(run_spec, asked), peer)
+
+    async def explain(self, body: ExplainRequest, peer: Peer) -> Json:
+        """Return how a run would be decided on now, and by what; nothing is changed.
+
+        Raises:
+            AxernError: What `run` would raise before it asks admission.
+        """
+        self._rootfs(body, peer)
+        asked = self._proposal(body, peer)
+        granted = self._granted(asked)
+        return decision_view(await self._parts.explain(asked), asked.resolved, granted)
+
+    def _proposal(self, body: RunRequest, peer: Peer) -> transitions.Proposal:
+        """Return what *body* asks of the ledger.
+
+        Raises:
+            InvalidArgument: Resources that contradict each other.
+        """
+        runtime = body.runtime_class or self._parts.settings.default_runtime
+        spec = body.spec()
+        resolved = resolve(
+            spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
+        )
+        return transitions.Proposal(
+            id=secrets.token_hex(ID_LENGTH // 2),
             namespace=body.namespace,
             owner=Owner(RUN, peer.uid),
             spec=spec,
             resolved=resolved,
-            digest=digest,
+            digest=digest_of(body.model_dump(mode="json", exclude_defaults=True)),
             enforced=self._parts.is_enforced,
             runtime=runtime,
             requires=self._requires(spec, resolved, runtime, body.require),
@@ -92,7 +110,11 @@ class RunService:
             ttl_ms=body.ttl_ms,
             max_lifetime_ms=body.ttl_ms,
         )
-        return self.view(await self._admit(run_spec, proposal), peer)
+
+    def _granted(self, asked: transitions.Proposal) -> str | None:
+        """Return the id that the request id of *asked* stands for already."""
+        state = self._parts.ledger.state
+        return transitions.granted_id(state, asked.owner.uid, asked.request_id, asked.digest)
 
     async def _admit(self, spec: RunSpec, proposal: transitions.Proposal) -> str:
         """Store *spec*, charge it, let it live; return the id, of an earlier run if it is a retry.

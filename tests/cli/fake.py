@@ -74,6 +74,7 @@ class FakeDaemon:
         self.releases: dict[str, list[tuple[int, Json]]] = {}
         self.requests: list[tuple[str, str, Json | None]] = []
         self.refusal: tuple[int, Json] | None = None
+        self.decision: Json = {}
         self.lose_answers = 0  # to POST: that many are carried out and then not answered
         self.cut_streams: list[int] = []  # each stream ends after that many bytes, without an end
         self.silent = False
@@ -304,6 +305,8 @@ class Handler(BaseHTTPRequestHandler):
             self.page(int(query.get("limit", 100)), int(query.get("cursor", 0)))
         elif words[0] == "runs" and len(words) > 1:
             self.one_run(words[1], query, stream=len(words) > 2)
+        elif words == ["explain"]:
+            self.answer(200, {"decision": fake.decision})
         elif self.command == "POST":
             self.post_run(body or {})
         elif words == ["node", "doctor"]:

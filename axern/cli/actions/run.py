@@ -49,6 +49,7 @@ def start(
     file: str | None,
     interactive: bool,
     detach: bool,
+    dry_run: bool,
     template: str | None,
     rootfs: str | None,
     rootfs_readonly: bool,
@@ -93,7 +94,19 @@ def start(
         ttl=ttl,
         request_id=request_id,
     )
+    if dry_run:
+        return _dry_run(where, options, as_json=output == "json")
     return _run(where, options, detach=detach, as_json=output == "json")
+
+
+def _dry_run(where: Where, options: RunOptions, *, as_json: bool) -> int:
+    from axern.cli.actions.explain import tell
+
+    try:
+        return OWN_FAILURE if tell(where, run_body(options), as_json=as_json) else 0
+    except AxernError as error:
+        report(in_flags(error), as_json=as_json)
+        return OWN_FAILURE
 
 
 def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> int:

@@ -23,6 +23,7 @@ TOP = {
     "node": "node:NODE",
     "template": "template:TEMPLATE",
     "ledger": "ledger:LEDGER",
+    "explain": "explain:EXPLAIN",
     "version": "root:VERSION",
     "completion": "root:COMPLETION",
     "__complete": "root:COMPLETE",

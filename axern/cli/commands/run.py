@@ -29,6 +29,39 @@ from axern.cli.grammar import (
     text,
 )
 
+ASKED = (
+    text("--file -f", "PATH", "run what this file says; - is standard input", source="files"),
+    text(
+        "--template",
+        "NAME",
+        "registered root file system; the node has a default",
+        source="templates",
+    ),
+    text("--rootfs", "PATH", "folder to use as root; administrators only", source="folders"),
+    flag("--rootfs-readonly", "give the run no writable root"),
+    choice("--runtime-class", ("runsc", "runc"), "what isolates it; the node has a default"),
+    several("--env", "KEY[=VALUE]", "set a variable, or pass yours on; repeatable"),
+    several(
+        "--env-file",
+        "PATH",
+        "file of variables, KEY=VALUE a line; - is standard input; repeatable",
+        name="env_files",
+        source="files",
+    ),
+    text("--cwd", "PATH", "folder to start in; / where not given"),
+    text("--user -u", "USER[:GROUP]", "who runs it: ids, or names that the root knows"),
+    text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
+    several("--label", "KEY=VALUE", "mark it, to find it again; repeatable", name="labels"),
+    several("--require", "KEY[=VALUE]", "run only where the node has it; repeatable"),
+    flag("--oom-kill-one", "out of memory, let the kernel kill one process of it and not all"),
+    text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
+    text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),
+    text("--request-id", "TEXT", "your name for this request: a repeat runs nothing twice"),
+    OUTPUT,
+    *RESOURCE_OPTIONS,
+)
+"""What describes a run, whether it is started or only asked about."""
+
 _START = Command(
     "start",
     "run a command in a sandbox",
@@ -42,37 +75,10 @@ _START = Command(
         ),
     ),
     options=(
-        text("--file -f", "PATH", "run what this file says; - is standard input", source="files"),
         flag("--interactive -i", "let it read our standard input; else it has none"),
         flag("--detach -d", "print the id and leave the run to the daemon"),
-        text(
-            "--template",
-            "NAME",
-            "registered root file system; the node has a default",
-            source="templates",
-        ),
-        text("--rootfs", "PATH", "folder to use as root; administrators only", source="folders"),
-        flag("--rootfs-readonly", "give the run no writable root"),
-        choice("--runtime-class", ("runsc", "runc"), "what isolates it; the node has a default"),
-        several("--env", "KEY[=VALUE]", "set a variable, or pass yours on; repeatable"),
-        several(
-            "--env-file",
-            "PATH",
-            "file of variables, KEY=VALUE a line; - is standard input; repeatable",
-            name="env_files",
-            source="files",
-        ),
-        text("--cwd", "PATH", "folder to start in; / where not given"),
-        text("--user -u", "USER[:GROUP]", "who runs it: ids, or names that the root knows"),
-        text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
-        several("--label", "KEY=VALUE", "mark it, to find it again; repeatable", name="labels"),
-        several("--require", "KEY[=VALUE]", "run only where the node has it; repeatable"),
-        flag("--oom-kill-one", "out of memory, let the kernel kill one process of it and not all"),
-        text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
-        text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),
-        text("--request-id", "TEXT", "your name for this request: a repeat runs nothing twice"),
-        OUTPUT,
-        *RESOURCE_OPTIONS,
+        flag("--dry-run", "start nothing: say whether it fits, and if not, why"),
+        *ASKED,
     ),
 )
 

@@ -29,6 +29,7 @@ AMOUNT_KEYS = {
     "claimed", "retiring", "headroom",
 }  # fmt: skip
 REFUSAL_KEYS = {
+    "explained", "holders", "would_fit_if", "earliest_fit_at",
     "code", "diagnostic_code", "admission_summary", "retryable", "retry_after_s", "generation",
     "facts_sequence", "message", "hint", "shortfalls", "reasons",
 }  # fmt: skip

@@ -21,6 +21,7 @@ from tests.unit.daemon.rig import OTHER, ROOT, USER, Rig, play
 from tests.unit.daemon.test_runs import ID, spec_of
 
 ROUTES = {
+    ("POST", "/v2/explain"),
     ("POST", "/v2/runs"),
     ("GET", "/v2/runs"),
     ("POST", "/v2/runs/prune"),
@@ -419,6 +420,10 @@ def test_a_refusal_has_its_numbers_and_when_to_come_back() -> None:
             }
         ],
         "reasons": [],
+        "explained": False,
+        "holders": [],
+        "would_fit_if": [],
+        "earliest_fit_at": None,
     }
 
 
