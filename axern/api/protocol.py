@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import struct
@@ -24,6 +25,8 @@ REQUEST_DEADLINE_S = 10.0
 IDLE_DEADLINE_S = 30.0
 BUSY_AFTER_S = 1.0
 """How long a client without a place waits before it is told `busy`."""
+_UNKEPT_AFTER_S = 1.0
+"""How long a part of a file that has no name any more may take: till then it takes up the disk."""
 _SLICE_BYTES = 4096
 """Parsed at a time, so that what is pipelined stays bytes until the requests before it are done."""
 
@@ -146,6 +149,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
         Raises:
             LedgerBusy: There were too many for a second.
+            InvalidArgument: Another request has come behind it.
         """
         granted = asyncio.Event()
         self.stream = self.tally.streams.ask(self.peer.uid, granted.set)
@@ -160,6 +164,13 @@ class LimitedProtocol(HttpToolsProtocol):
                 hint="end some, or try again in a while",
                 retry_after_s=1,
             ) from None
+        if self.stream and (self.receiving or self.pipeline or self.unparsed):
+            # Its deadline would end the stream, and it hides from uvicorn who is answered.
+            self.stream.leave()
+            raise InvalidArgument(
+                "a request came behind one whose answer is the last on its connection",
+                hint="send it on another connection",
+            )
         if self.place is not None:
             self.place.leave()
 
@@ -172,23 +183,56 @@ class LimitedProtocol(HttpToolsProtocol):
         """Send *part* as one chunk of a streamed answer; the kernel copies it, we do not.
 
         Raises:
-            OSError: The client has left, or the file is shorter than was said.
+            OSError: The client has left, or stands still in a file that nobody keeps any more, or
+                the file is shorter than was said. The connection is closed.
         """
-        if self.transport.is_closing():
-            return
+        self.transport.set_write_buffer_limits(0)
         self.transport.write(b"%x\r\n" % (len(part.head) + part.size_bytes) + part.head)
-        sent = await self.loop.sendfile(
-            self.transport, part.file, part.begin, part.size_bytes, fallback=False
-        )
-        if sent != part.size_bytes:
-            self.transport.abort()
-            raise OSError(f"only {sent} of {part.size_bytes} bytes were there to send")
+        try:
+            sent = await self._copied(part)
+            if sent != part.size_bytes:
+                raise OSError(f"only {sent} of {part.size_bytes} bytes were there to send")
+        except BaseException:
+            self.transport.abort()  # the chunk has no end
+            raise
         self.transport.write(b"\r\n")
 
+    async def _copied(self, part: FilePart) -> int:
+        """Copy the file's bytes to the client, and return how many there were.
+
+        The transport must not be closed meanwhile, or the loop goes on to watch a descriptor that
+        is another client's by then; nothing does, for a stream has no deadline and is not read.
+        """
+        looking: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal looking
+            if os.fstat(part.file.fileno()).st_nlink == 0:
+                limit.reschedule(self.loop.time())
+            else:
+                looking = self.loop.call_later(_UNKEPT_AFTER_S, look)
+
+        looking = self.loop.call_later(_UNKEPT_AFTER_S, look)
+        try:
+            async with asyncio.timeout(None) as limit:
+                await self.flow.drain()  # sendfile would, too, but can't be cancelled in that
+                return await self.loop.sendfile(
+                    self.transport, part.file, part.begin, part.size_bytes, fallback=False
+                )
+        except TimeoutError:
+            raise TimeoutError("the client stands still in what is no longer kept") from None
+        except RuntimeError as error:  # what asyncio says if not a byte was sent
+            raise ConnectionResetError(f"the client has left: {error}") from error
+        finally:
+            looking.cancel()
+
     def data_received(self, data: bytes) -> None:
-        """Parse *data* as far as it is its turn."""
-        self.unparsed += data
-        self._parse_on()
+        """Parse *data* as far as it is its turn; what comes during a stream is not taken in."""
+        if self.is_stream:
+            self.flow.pause_reading()
+        else:
+            self.unparsed += data
+            self._parse_on()
 
     def _begin(self) -> None:
         """Take requests: there is a place, now or after a wait."""

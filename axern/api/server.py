@@ -153,8 +153,9 @@ class _Application:
             (b"x-request-id", request_id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sending = asyncio.create_task(_send_parts(response.parts, request_id, connection, send))
+        # First of all it lets the connection be read, which must not happen within a file.
         leaving = asyncio.create_task(_left(receive))
+        sending = asyncio.create_task(_send_parts(response.parts, request_id, connection, send))
         # Cancelled, the daemon ends, and the client has not read so far; it may come back.
         with contextlib.suppress(asyncio.CancelledError):
             try:

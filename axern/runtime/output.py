@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from io import FileIO
 
 from axern.errors import HostError
@@ -25,6 +26,8 @@ from ledger.errors import InvalidArgument
 READ_BYTES = 256 * 1024
 """Read and cut in well under a millisecond: readers share one event loop."""
 _SCAN_BYTES = 1024 * 1024
+_LOOKS = 5
+"""The names of files change seldom; twice within one look hardly ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,36 +125,39 @@ def find(
     *at_rest* nobody writes any more: a record without an end was cut short by a full disk, and what
     came behind it was lost.
     """
-    if known is not None:
+    # What has no name of its own may be another file by now, even of the same inode.
+    if known is not None and known.is_named:
         found = _find(known, position, limit_bytes, is_sealed=False)
         if found is not None and found.stretch:
             return found
-    segments = survey(log)
+    for _ in range(_LOOKS):
+        found = _find_in(survey(log), position, limit_bytes, at_rest=at_rest)
+        if found is not None:
+            return found
+    return Found(position)
+
+
+def _find_in(
+    segments: list[Segment], position: Position, limit_bytes: int, *, at_rest: bool
+) -> Found | None:
+    """Return what *segments* have from *position* on, or None if it has another name by now."""
     for number, segment in enumerate(segments):
         if position.offset < segment.start:
             return _skip(position, segment.start, segment.records)
-        is_last = number == len(segments) - 1
         if position.offset < segment.end:
-            found = _find(segment, position, limit_bytes, is_sealed=at_rest or not is_last)
-            if found is not None:
-                return found
+            is_last = number == len(segments) - 1
+            return _find(segment, position, limit_bytes, is_sealed=at_rest or not is_last)
     return Found(position)
 
 
 def _find(
     segment: Segment, position: Position, limit_bytes: int, *, is_sealed: bool
 ) -> Found | None:
-    """Return what *segment* has from *position* on, or None if it was dropped a moment ago."""
+    """Return what *segment* has from *position* on, or None if its name is gone."""
     begin = position.offset - segment.start
-    try:
-        file = FileIO(segment.path)
-    except FileNotFoundError:
-        return Found(position) if not is_sealed else None
-    status = os.fstat(file.fileno())
-    if status.st_ino != segment.inode:
-        file.close()
-        return None  # its name is another one's by now
-    there = max(0, status.st_size - begin)
+    if (file := _open(segment)) is None:
+        return None
+    there = max(0, os.fstat(file.fileno()).st_size - begin)
     size = _whole(file, begin, min(there, limit_bytes)) or _first(file, begin)
     if size:
         after = Position(position.offset + size, None)
@@ -161,6 +167,34 @@ def _find(
         # A full disk cut it short, or it is none at all.
         return _skip(position, position.offset + min(there, RECORD_LIMIT_BYTES), None)
     return Found(position)
+
+
+def _open(segment: Segment) -> FileIO | None:
+    """Open *segment*, or return None if it was counted or dropped a moment ago."""
+    try:
+        file = FileIO(segment.path)
+    except FileNotFoundError:
+        return None
+    if os.fstat(file.fileno()).st_ino == segment.inode:
+        return file
+    file.close()
+    return None
+
+
+@contextmanager
+def _held(log: str) -> Iterator[list[Segment]]:
+    """Yield the segments of *log*, under names that last, whatever becomes of their own."""
+    while True:
+        with ExitStack() as stack:
+            held = []
+            for segment in survey(log):
+                if (file := _open(segment)) is None:
+                    break
+                stack.enter_context(file)
+                held.append(replace(segment, path=f"/proc/self/fd/{file.fileno()}"))
+            else:
+                yield held
+                return
 
 
 def _whole(file: FileIO, begin: int, limit_bytes: int) -> int:
@@ -189,42 +223,41 @@ def locate(log: str, offset: int) -> Position:
     Raises:
         InvalidArgument: It is in the middle of a record, or nothing was written so far.
     """
-    segments = survey(log)
-    end = segments[-1].end if segments else 0
-    if offset > end:
-        raise InvalidArgument(
-            f"from: {offset} is behind the log's end, which is at {end}",
-            hint="give an offset that was told, as by an event, or 0",
-        )
-    if offset == 0:
-        return BEGINNING
-    for number in reversed(range(len(segments))):
-        if segments[number].start <= offset <= segments[number].end:
-            return _within(segments, number, offset)
-    return Position(offset, None)
+    with _held(log) as segments:
+        end = segments[-1].end if segments else 0
+        if offset > end:
+            raise InvalidArgument(
+                f"from: {offset} is behind the log's end, which is at {end}",
+                hint="give an offset that was told, as by an event, or 0",
+            )
+        if offset == 0:
+            return BEGINNING
+        for number in reversed(range(len(segments))):
+            if segments[number].start <= offset <= segments[number].end:
+                return _within(segments, number, offset)
+        return Position(offset, None)
 
 
 def _within(segments: list[Segment], number: int, offset: int) -> Position:
     segment = segments[number]
     size = offset - segment.start
-    try:
-        with open(segment.path, "rb", buffering=0) as file:
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n" and size != segment.size:
-                raise InvalidArgument(
-                    f"from: no record ends at {offset}",
-                    hint="give an offset that was told, as by an event, or 0",
-                )
-        before = records_before(segments, number)
-        return Position(offset, None if before is None else before + count(segment.path, size))
-    except FileNotFoundError:
-        return Position(offset, None)
+    with open(segment.path, "rb", buffering=0) as file:
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n" and size != segment.size:
+            raise InvalidArgument(
+                f"from: no record ends at {offset}",
+                hint="give an offset that was told, as by an event, or 0",
+            )
+    before = records_before(segments, number)
+    return Position(offset, None if before is None else before + count(segment.path, size))
 
 
 def tail(log: str, lines: int) -> Position:
     """Return where the last *lines* lines begin; the beginning of a line counts as one."""
-    segments = survey(log)
-    if not segments:
-        return BEGINNING
+    with _held(log) as segments:
+        return _tail(segments, lines) if segments else BEGINNING
+
+
+def _tail(segments: list[Segment], lines: int) -> Position:
     if lines == 0:
         return _before(segments, len(segments) - 1, segments[-1].end)
     left = lines
@@ -246,14 +279,12 @@ def since(log: str, since_ns: int) -> Position:
 
     Where somebody has set the clock back the times are not in order, and some such place is found.
     """
-    segments = survey(log)
-    if not segments:
-        return BEGINNING
-    for number in reversed(range(len(segments))):
-        low = _first_since(segments[number], since_ns)
-        if low:
-            return _before(segments, number, segments[number].start + low)
-    return Position(segments[0].start, segments[0].records)
+    with _held(log) as segments:
+        for number in reversed(range(len(segments))):
+            low = _first_since(segments[number], since_ns)
+            if low:
+                return _before(segments, number, segments[number].start + low)
+        return Position(segments[0].start, segments[0].records) if segments else BEGINNING
 
 
 def _first_since(segment: Segment, since_ns: int) -> int:

@@ -54,6 +54,8 @@ class Segment:
     inode: int
     size: int
     is_counted: bool = True
+    is_named: bool = True
+    """Whether `path` stays its own, as long as it is kept, but for the count."""
 
     @property
     def end(self) -> int:
@@ -76,16 +78,13 @@ class Extent:
 def records_before(segments: list[Segment], number: int) -> int | None:
     """Return how many records came before the one at *number*; it may read many files to say so.
 
-    None if that can't be known, or they are being dropped.
+    None if that can't be known.
     """
     first = max((n for n in range(number + 1) if segments[n].is_counted), default=None)
-    if first is None or segments[first].records is None:
+    records = None if first is None else segments[first].records
+    if records is None:
         return None
-    try:
-        between = sum(count(segment.path) for segment in segments[first:number])
-    except FileNotFoundError:
-        return None
-    return (segments[first].records or 0) + between
+    return records + sum(count(segment.path) for segment in segments[first:number])
 
 
 def segment_bytes(max_bytes: int) -> int:
@@ -121,10 +120,12 @@ def survey(log: str) -> list[Segment]:
         upcoming = _status(f"{log}.next")
         if found and upcoming is not None and upcoming.st_ino == live:
             end, size = found[-1].end, upcoming.st_size
-            found.append(Segment(f"{log}.next", end, None, live, size, is_counted=False))
+            found.append(
+                Segment(f"{log}.next", end, None, live, size, is_counted=False, is_named=False)
+            )
             break
     if not found and (status := _status(log)) is not None:
-        return [Segment(log, 0, 0, status.st_ino, status.st_size)]
+        return [Segment(log, 0, 0, status.st_ino, status.st_size, is_named=False)]
     return found
 
 

@@ -119,8 +119,8 @@ class Pipe:
     """Hand the output events of a stream on to our own descriptors, byte for byte.
 
     `offset` is where a new stream must start; it moves only after the bytes were written.
-    `incomplete` tells whether something is missing, which is said at once; `started` whether a
-    stream has said where it began.
+    `incomplete` tells whether something is missing, which is said at once; `started` whether
+    anything has come, so that `offset` is a place in the stream.
     """
 
     def __init__(self, offset: int = 0, *, timestamps: bool = False) -> None:
@@ -131,6 +131,11 @@ class Pipe:
         # How many records came before; None if nobody knows.
         self._records: int | None = None
         self._unpacker = Unpacker(timestamps=timestamps)
+        self._unpacked_before = 0
+
+    def connect(self) -> None:
+        """Expect another stream, whose `start` may come behind some of its output."""
+        self._unpacked_before = self._unpacker.records
 
     def take(self, event: Event) -> None:
         """Write what *event* carries; other events than output are not for us."""
@@ -148,14 +153,13 @@ class Pipe:
                 self._write(event.name, binascii.a2b_base64(event.data, strict_mode=True))
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"the daemon sent output that can't be read: {error}") from error
-        self.offset = offset
+        self.offset, self.started = offset, True
 
     def _begin(self, start: Json) -> None:
-        """Count on from where the first stream began, which may have had output before it said."""
+        """Count on from where this stream began, unless it is known from one before."""
         began = start.get("records")
-        if not self.started:
-            self._records = None if began is None else began + self._unpacker.records
-        self.started = True
+        if self._records is None and began is not None:
+            self._records = began + self._unpacker.records - self._unpacked_before
 
     def _take_records(self, text: bytes) -> None:
         broken, records = self._unpacker.broken, self._unpacker.records
@@ -324,6 +328,7 @@ def follow(
             before_connecting()
             events = where.client().events(target)
             patience.succeed()
+            pipe.connect()
             for event in events:
                 if event.name == "exit":
                     return _ended(event)

@@ -64,6 +64,19 @@ def test_output_before_the_word_that_the_run_has_started_counts_too(ends: Ends) 
     assert "2 lines" in ends.said[0]
 
 
+def test_output_of_a_stream_that_broke_off_before_it_had_started_is_counted_once(
+    ends: Ends,
+) -> None:
+    ends.pipe.connect()
+    ends.records(b"one\ntwo\n")
+    assert ends.pipe.started, "what was written must not come again"
+    ends.pipe.connect()
+    ends.records(b"three\n")
+    ends.event("start", run={}, records=2)
+    ends.event("dropped", bytes=90, records_before=4)
+    assert "1 line " in ends.said[0]
+
+
 @pytest.mark.parametrize("records_before", [None, 9])
 @pytest.mark.parametrize("begun", [None, 0])
 def test_what_nobody_counted_is_of_unknown_length(

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from axern import failpoint
-from axern.runtime import segments
+from axern.runtime import output, segments
 from axern.runtime.output import BEGINNING, Position, locate, read, since, tail
 from ledger.errors import InvalidArgument
 from tests.monitor_log import MonitorLog, stamp
@@ -267,6 +267,74 @@ def test_who_looks_while_names_change_sees_no_gap(tmp_path: Path) -> None:
     assert len(looks) > 50
     assert all(looks)
     assert segments.survey(here.log)[0].start > 0
+
+
+def test_a_file_that_is_counted_while_it_is_looked_for_is_no_gap(
+    filled: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name of a moment ago is gone, but nothing of it is."""
+    survey, written = segments.survey, bytes(filled.monitor.written)
+    found = [segment for segment in survey(filled.log) if not segment.is_counted]
+    assert len(found) > 3
+
+    def survey_late(log: str) -> list[segments.Segment]:
+        """Return what was there before one more was counted."""
+        names = survey(log)
+        if found:
+            counted = found.pop(0)
+            records = written.count(b"\n", 0, counted.start)
+            os.rename(counted.path, f"{log}.{counted.start:016d}.{records}")
+        return names
+
+    monkeypatch.setattr(output, "survey", survey_late)
+    place, before = found[0].start, written.count(b"\n", 0, found[0].start)
+    piece = read(filled.log, Position(place, before), 10**6)
+    assert piece.dropped is None
+    assert written[place:].startswith(piece.text)
+    assert piece.text
+    assert tail(filled.log, 3).records == 27
+    assert locate(filled.log, piece.after.offset) == piece.after
+
+
+def test_a_file_that_is_dropped_while_it_is_looked_for_is_counted_as_missing(
+    filled: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oldest, following = segments.survey(filled.log)[:2]
+    survey, late = segments.survey, [filled]
+
+    def survey_late(log: str) -> list[segments.Segment]:
+        names = survey(log)
+        if late:
+            segments._counted(log, following, oldest)
+            os.unlink(oldest.path)
+            late.pop()
+        return names
+
+    monkeypatch.setattr(output, "survey", survey_late)
+    gap = read(filled.log, Position(oldest.start, oldest.records)).dropped
+    assert gap is not None
+    assert oldest.records is not None
+    assert gap.size_bytes == oldest.size
+    assert gap.records == filled.monitor.written.count(b"\n", oldest.start, oldest.end)
+
+
+def test_what_was_read_before_it_had_a_name_is_not_taken_for_what_has_that_place_now(
+    tmp_path: Path,
+) -> None:
+    """A file's inode is soon another's: where the name is one's own only then it proves nothing."""
+    here = Lab(tmp_path)
+    while here.monitor.reopened < 1:
+        here.monitor.write("stdout", b"%040d\n" % 1)
+    first = read(here.log, BEGINNING)
+    piece = read(here.log, first.after)
+    assert piece.segment is not None
+    assert piece.segment.path == f"{here.log}.next"
+    assert piece.text
+    os.rename(f"{here.log}.next", segments._name(here.log, piece.segment.start, "n"))
+    with open(here.log, "rb") as same, open(f"{here.log}.next", "wb") as other:
+        other.write(same.read().replace(b"0", b"9") * 2)
+        forged = replace(piece.segment, inode=os.fstat(other.fileno()).st_ino)
+    assert read(here.log, piece.after, known=forged).text == b""
 
 
 def test_a_log_from_before_there_were_segments_is_one(tmp_path: Path) -> None:
