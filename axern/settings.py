@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, EXTENSION, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
+from ledger.exposure import LIMITED
 from ledger.reservation import SANDBOX_LANES
 from ledger.spec import SMALLEST_LIMITS
 from ledger.units import parse_bytes, parse_cpu_milli, parse_duration_ms, parse_ratio
@@ -28,6 +30,10 @@ def _cpu(value: object) -> object:
 def _ratio(value: object) -> object:
     _parsed(parse_ratio, value)
     return value
+
+
+def _maybe_ratio(value: object) -> object:
+    return None if value is None else _ratio(value)
 
 
 def _once_each(words: list[str]) -> list[str]:
@@ -56,6 +62,7 @@ Grace = Annotated[int, BeforeValidator(_duration), Field(ge=0, le=LONGEST_MS)]
 Count = Annotated[int, Field(strict=True)]
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Cpu = Annotated[int, BeforeValidator(_cpu)]
+MaybeRatio = Annotated[str | None, BeforeValidator(_maybe_ratio)]
 AbsolutePath = Annotated[str, Field(pattern=r"^(/[^/\x00\n]+)+$")]
 
 
@@ -123,6 +130,17 @@ class Settings(BaseModel):
     )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"
+    )
+    max_exposure_cpu: MaybeRatio = Field(
+        None,
+        description="most that the CPU limits of all sandboxes may be together, as a multiple of "
+        "effective CPU; one without a limit counts as the whole; unset: no bound",
+    )
+    max_exposure_memory: MaybeRatio = Field(
+        None, description="the same for memory, as a multiple of allocatable memory"
+    )
+    max_exposure_ephemeral_storage: MaybeRatio = Field(
+        None, description="the same for storage, as a multiple of allocatable storage"
     )
     system_reserve_cpu_milli: Cpu = _quantity(
         "0", alias="system_reserve_cpu", description="CPU kept"
@@ -236,9 +254,27 @@ class Settings(BaseModel):
         return self.socket or f"{self.run_dir}/axernd.sock"
 
     @property
+    def max_exposure(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the bounds on limits together: (dimension, numerator, denominator)."""
+        return _bounds(
+            self.max_exposure_cpu, self.max_exposure_memory, self.max_exposure_ephemeral_storage
+        )
+
+    @property
     def ledger_dir(self) -> str:
         """Return the ledger's folder."""
         return f"{self.state_dir}/ledger"
+
+
+@cache
+def _bounds(*ratios: str | None) -> tuple[tuple[str, int, int], ...]:
+    """Return the bounds that *ratios*, in the order of `LIMITED`, are; read once, used often."""
+    exact = {
+        name: parse_ratio(ratio)
+        for name, ratio in zip(LIMITED, ratios, strict=True)
+        if ratio is not None
+    }
+    return tuple((name, each.numerator, each.denominator) for name, each in exact.items())
 
 
 def keys_table() -> str:

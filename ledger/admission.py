@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger import exposure
 from ledger.refusal import (
     ENTRIES,
     NAMESPACE_CLAIM,
@@ -31,27 +32,36 @@ if TYPE_CHECKING:
     from ledger.clock import Now
     from ledger.facts import Facts
     from ledger.refusal import Refusal, Shortfall
-    from ledger.resources import Dimension
+    from ledger.resources import Dimension, OptionalResources
     from ledger.state import State
     from ledger.tables import Node
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """The bounds that are not resources; counts and milliseconds, each > 0."""
+    """The bounds that are not resources; counts and milliseconds, each > 0.
+
+    `max_exposure` has (dimension, numerator, denominator) where limits together are bounded, as a
+    part of what the node can promise.
+    """
 
     entry_cap: int = 10_000
     namespace_entry_cap: int = 1_000
     facts_stale_after_ms: int = 15_000
+    max_exposure: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What admission is asked for. `requires` are the capability keys that must be present."""
+    """What admission is asked for. `requires` are the capability keys that must be present.
+
+    `limits` are those of a sandbox, None for a lease.
+    """
 
     namespace: str
     requests: Resources
     requires: tuple[str, ...] = ()
+    limits: OptionalResources | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ def evaluate(
         *_claim_shortfalls(view, demand),
         *_node_shortfalls(view, node, facts, demand, device),
         *_observed_shortfalls(view, node, facts, demand),
+        *(exposure.shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
     )
     if reasons or shortfalls:
         return refuse(view, facts, now, reasons, shortfalls)

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
+from ledger.exposure import most_of, whole_of
 from ledger.refusal import (
     ENTRIES,
     NAMESPACE_CLAIM,
     NAMESPACE_ENTRIES,
     NAMESPACE_QUOTA,
     NODE,
+    NODE_EXPOSURE,
     NODE_MEMORY_USE,
+    NODE_STORAGE_FREE,
 )
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import BY_NAME, gpu_pool
@@ -74,6 +77,10 @@ def share_of(view: State, demand: Demand, shortfall: Shortfall, device: str | No
     if shortfall.gate == NAMESPACE_CLAIM:
         claim = view.claim_of(space)
         return lambda row: _charged(row, name) if claim and row.claim_id == claim.id else 0
+    if shortfall.gate == NODE_EXPOSURE:
+        node = view.node()
+        whole = whole_of(node, name) if node else 0
+        return lambda row: _most(row, name, whole)
     if device is not None:
         return lambda row: _charged(row, name) if row.gpu_device == device else 0
     return lambda row: _charged(row, name)
@@ -92,7 +99,7 @@ def is_under(need: Need, claim: Claim) -> bool:
 
 def _on_devices(view: State, demand: Demand, shortfall: Shortfall) -> Iterator[Need]:
     gate, name = shortfall.gate, shortfall.dimension
-    on_node = gate not in (ENTRIES, NAMESPACE_ENTRIES, NAMESPACE_QUOTA, NAMESPACE_CLAIM)
+    on_node = gate in (NODE, NODE_STORAGE_FREE)
     if gate == NODE and BY_NAME[name].per_device:
         node = view.node()
         for device, size in node.gpu_allocatable if node else ():
@@ -111,3 +118,10 @@ def _on_devices(view: State, demand: Demand, shortfall: Shortfall) -> Iterator[N
 def _charged(row: Reservation, name: str) -> int:
     amount: int = getattr(row.charged, name)
     return amount
+
+
+def _most(row: Reservation, name: str, whole: int) -> int:
+    if row.phase == RETIRING:
+        return 0
+    most = most_of(row, name)
+    return whole if most is None else most

@@ -61,6 +61,7 @@ NAMESPACE_CLAIM = "namespace-claim"
 NODE = "node"
 NODE_STORAGE_FREE = "node-storage-free"
 NODE_MEMORY_USE = "node-memory-use"
+NODE_EXPOSURE = "node-exposure"
 
 SUMMARIES = {
     "namespace_quota_exceeded": "namespace quota exceeded",
@@ -75,6 +76,8 @@ SUMMARIES = {
 }
 """The compact labels for people; the first five of the source document are kept to the byte."""
 
+_FIXED = (NODE, NODE_EXPOSURE)
+"""Gates whose limit is a property of the host."""
 NODE_CODES = {
     frozenset({"cpu_milli"}): "node_cpu_capacity_exhausted",
     frozenset({"memory_bytes"}): "node_memory_capacity_exhausted",
@@ -112,6 +115,8 @@ def refuse(
     else:
         message = f"{summary}: " + "; ".join(_words(shortfall) for shortfall in shortfalls)
         hint = _HINTS.get(code, "ask for less, or wait until something is released")
+        if all(shortfall.gate == NODE_EXPOSURE for shortfall in shortfalls):
+            hint = "give it a smaller limit: what all may use together is bounded"
     return Refusal(
         code=code,
         diagnostic_code="node-selection-error" if reasons else "admission-blocked",
@@ -145,7 +150,7 @@ def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[
     ):
         if gate in gates:
             return code, SUMMARIES[code]
-    never = frozenset(s.dimension for s in shortfalls if s.gate == NODE and s.requested > s.limit)
+    never = frozenset(s.dimension for s in shortfalls if s.gate in _FIXED and s.requested > s.limit)
     failing = never or frozenset(shortfall.dimension for shortfall in shortfalls)
     code = NODE_CODES.get(failing, "node_reservation_capacity_exhausted")
     return "request_exceeds_node" if never else code, SUMMARIES[code]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ledger import tables
 from ledger.deadlines import Deadlines, soonest_ms
 from ledger.errors import NotFound
+from ledger.exposure import Exposure
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import by_pool, gpu_pool
 from ledger.tables import Claim, Namespace, Node, Standing, Ticket
@@ -88,17 +89,11 @@ class State:
     written and then merged, or dropped without a trace. `last_lane` is the one that was given last.
     """
 
-    __slots__ = (
-        "_balances",
-        "_base",
-        "_counts",
-        "_deadlines",
-        "_lanes",
-        "_tables",
-        "clock",
-        "generation",
-        "last_lane",
+    __slots__ = tuple(
+        "_balances _base _counts _deadlines _exposure _lanes _tables clock generation "
+        "last_lane".split()
     )
+    _exposure: Exposure | None
 
     def __init__(self, clock: Now, generation: int = 0, base: State | None = None) -> None:
         self.clock = clock
@@ -110,6 +105,7 @@ class State:
         self._counts: dict[str, int] = {}
         self._lanes: dict[int, str | None] = {}
         self._deadlines: Deadlines | None = None
+        self._exposure = base._exposure.copy() if base and base._exposure else None
 
     def fork(self) -> State:
         """Return an empty overlay on this state; this state must not change while it is used."""
@@ -130,6 +126,7 @@ class State:
         self._balances.update(fork._balances)
         self._counts.update(fork._counts)
         self._lanes.update(fork._lanes)
+        self._exposure = fork._exposure
         self.clock, self.generation = fork.clock, fork.generation
         self.last_lane = fork.last_lane
 
@@ -143,8 +140,7 @@ class State:
     ) -> State:
         """Return the state that has *rows* (by table, then key) and *balances*."""
         state = cls(clock, generation)
-        for table, content in rows.items():
-            state._tables[table] = dict(content)
+        state._tables.update({table: dict(content) for table, content in rows.items()})
         for reservation in state.reservations():
             state._index(reservation, 1)
             if reservation.lane is not None:
@@ -157,8 +153,7 @@ class State:
         other = State(self.clock, self.generation)
         other._tables = {name: dict(rows) for name, rows in self._tables.items()}
         other._balances = dict(self._balances)
-        other._counts = dict(self._counts)
-        other._lanes = dict(self._lanes)
+        other._counts, other._lanes = dict(self._counts), dict(self._lanes)
         other.last_lane = self.last_lane
         return other
 
@@ -249,10 +244,7 @@ class State:
         return view._counts.get(namespace, 0)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next entry ends by its deadline, on CLOCK_BOOTTIME; None where none has.
-
-        The first time costs a look at every entry, later ones do not.
-        """
+        """Return when the next entry ends by its deadline, on CLOCK_BOOTTIME; None if none does."""
         view: State | None = self
         levels = []
         while view is not None:
@@ -260,6 +252,12 @@ class State:
             levels.append(view._deadlines)
             view = view._base
         return soonest_ms(levels)
+
+    def exposure(self) -> Exposure:
+        """Return what all entries may use together; the sums are kept up from the first call on."""
+        if self._exposure is None:
+            self._exposure = Exposure(self.reservations())
+        return self._exposure
 
     def lane_holder(self, lane: int) -> str | None:
         """Return the id of the reservation that holds *lane*, or None."""
@@ -302,6 +300,8 @@ class State:
             return
         for namespace in ("", reservation.namespace):
             self._counts[namespace] = self.entry_count(namespace) + count
+        if self._exposure is not None:
+            self._exposure.add(reservation, count)
         if reservation.lane is not None:
             self._lanes[reservation.lane] = reservation.id if count > 0 else None
 

@@ -115,7 +115,8 @@ def reserve(
 
 def demand_of(proposal: Proposal) -> Demand:
     """Return what admission is asked for *proposal*, by `reserve` and by whoever explains."""
-    return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires)
+    limits = proposal.resolved.limits if proposal.runtime else None
+    return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires, limits)
 
 
 def granted_id(view: State, uid: int, request_id: str | None, digest: str) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from ledger import tables
 from ledger.admission import Admitted, available, evaluate
 from ledger.needs import Need, claims_of_others, needs, share_of
-from ledger.refusal import NODE, NODE_MEMORY_USE, NODE_STORAGE_FREE
+from ledger.refusal import NODE, NODE_EXPOSURE, NODE_MEMORY_USE, NODE_STORAGE_FREE
 from ledger.resources import BY_NAME, by_pool, gpu_pool, pool
 from ledger.spec import SMALLEST_LIMITS
 from ledger.state import Put, change, drawdown_put
@@ -148,6 +148,8 @@ def _releases(case: Case, alternatives: list[list[Need]], rows: list[Reservation
 def _smaller(case: Case, refusal: Refusal) -> Way | None:
     """Return the largest request that fits, where a smaller one is still of some use."""
     rooms: dict[str, int] = {}
+    if any(each.gate == NODE_EXPOSURE for each in refusal.shortfalls):
+        return None  # its limit is too large, whatever it requests
     for each in refusal.shortfalls:
         room = _room(case, each)
         rooms[each.dimension] = min(room, rooms.get(each.dimension, room))

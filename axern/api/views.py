@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ledger import state as accounts
 from ledger import tables
 from ledger.admission import Admitted, effective_allocatable
+from ledger.exposure import LIMITED, Exposure, whole_of
 from ledger.reservation import RELEASED
 from ledger.resources import DIMENSIONS, gpu_pool
 from ledger.units import format_rfc3339
@@ -115,10 +116,14 @@ def history_view(history: History | None) -> Json:
     }
 
 
-def node_view(state: State) -> Json:
-    """Return the node's capacity and who holds how much of it, dimension by dimension."""
+def node_view(state: State, max_exposure: tuple[tuple[str, int, int], ...] = ()) -> Json:
+    """Return the node's capacity and who holds how much of it, dimension by dimension.
+
+    With what all may use together by their limits, and the bound on it, where there are any.
+    """
     node = state.node()
     namespaces = [name for name, _ in state.rows(tables.NAMESPACES)]
+    exposures = _exposures(state, node, max_exposure) if node else {}
     return {
         "generation": state.generation,
         "boot_id": state.clock.boot_id,
@@ -126,11 +131,34 @@ def node_view(state: State) -> Json:
         "standing": _standing(state),
         "cpu_overcommit_ratio": node.cpu_overcommit_ratio if node else None,
         "dimensions": [
-            _dimension_view(state, node, dimension, namespaces) for dimension in DIMENSIONS
+            _dimension_view(state, node, dimension, namespaces)
+            | exposures.get(dimension.name, _NO_EXPOSURE)
+            for dimension in DIMENSIONS
         ]
         if node
         else [],
     }
+
+
+_NO_EXPOSURE: Json = {"exposure": None, "unlimited": None, "max_exposure": None}
+
+
+def _exposures(
+    state: State, node: Node, max_exposure: tuple[tuple[str, int, int], ...]
+) -> dict[str, Json]:
+    # Counted here and not kept up: most nodes have no bound, and commits need not pay for a view.
+    counted = Exposure(state.reservations())
+    bounds = {name: (above, below) for name, above, below in max_exposure}
+    found = {}
+    for name in LIMITED:
+        whole = whole_of(node, name)
+        above, below = bounds.get(name, (None, 1))
+        found[name] = {
+            "exposure": counted.amount(name, whole),
+            "unlimited": counted.unlimited[name],
+            "max_exposure": None if above is None else whole * above // below,
+        }
+    return found
 
 
 def standing_view(state: State, node_id: str) -> Json:

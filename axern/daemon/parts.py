@@ -92,7 +92,10 @@ class Parts:
         """Return the bounds that admission keeps besides those of capacity."""
         settings = self.settings
         return AdmissionPolicy(
-            settings.entry_cap, settings.namespace_entry_cap, settings.facts_stale_after_ms
+            settings.entry_cap,
+            settings.namespace_entry_cap,
+            settings.facts_stale_after_ms,
+            settings.max_exposure,
         )
 
     @property

@@ -36,7 +36,7 @@ class Service:
             "version": axern.__version__,
             "ledger": self._parts.condition.view(),
             "cgroup_enforcement": self._parts.settings.cgroup_enforcement,
-            **node_view(self._parts.ledger.state),
+            **node_view(self._parts.ledger.state, self._parts.settings.max_exposure),
             "capabilities": [_capability_view(item) for item in snapshot.capabilities],
             "capabilities_generation": snapshot.generation,
             "runtimes": self._runtimes(),

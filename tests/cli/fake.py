@@ -230,7 +230,7 @@ class FakeDaemon:
         numbers = dict.fromkeys(
             (
                 "capacity system_reserve allocatable effective_allocatable committed held claimed "
-                "retiring headroom"
+                "retiring headroom exposure"
             ).split(),
             3 * 1024**3,
         )

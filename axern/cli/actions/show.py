@@ -32,6 +32,7 @@ _AMOUNTS = {
     "claimed": Column("CLAIMED", right=True, rank=3),
     "retiring": Column("RETIRING", right=True, rank=1),
     "headroom": Column("HEADROOM", right=True),
+    "exposure": Column("EXPOSURE", right=True, rank=3),
 }
 _RANKS = {"ephemeral_storage_bytes": 2, "sandbox_slots": 4}
 """Which dimensions a narrow table can do without; see `Column.rank`."""
@@ -94,7 +95,7 @@ def node_capacity(where: Where, *, output: str) -> None:
 
 
 def _capacity_line(label: str, dimension: str, values: Json) -> list[object]:
-    return [label, *(amount(BY_NAME[dimension], values[name]) for name in _AMOUNTS)]
+    return [label, *(amount(BY_NAME[dimension], values.get(name)) for name in _AMOUNTS)]
 
 
 def node_status(where: Where, *, output: str) -> None:

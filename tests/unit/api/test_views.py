@@ -28,6 +28,7 @@ AMOUNT_KEYS = {
     "capacity", "system_reserve", "allocatable", "effective_allocatable", "committed", "held",
     "claimed", "retiring", "headroom",
 }  # fmt: skip
+EXPOSURE_KEYS = {"exposure", "unlimited", "max_exposure"}
 REFUSAL_KEYS = {
     "explained", "holders", "would_fit_if", "earliest_fit_at",
     "code", "diagnostic_code", "admission_summary", "retryable", "retry_after_s", "generation",
@@ -118,7 +119,7 @@ def test_a_node_and_who_holds_it() -> None:
     view = node_view(state)
     assert [dimension["name"] for dimension in view["dimensions"]] == NAMES
     for dimension in view["dimensions"]:
-        assert set(dimension) == AMOUNT_KEYS | {"name", "label", "devices"}
+        assert set(dimension) == AMOUNT_KEYS | EXPOSURE_KEYS | {"name", "label", "devices"}
         assert dimension["devices"] == []
         amounts = [dimension[key] for key in ("committed", "held", "claimed", "retiring")]
         assert sum(amounts) + dimension["headroom"] == dimension["effective_allocatable"]
@@ -128,6 +129,18 @@ def test_a_node_and_who_holds_it() -> None:
     cpu = node_view(state)["dimensions"][0]
     assert (cpu["committed"], cpu["retiring"], cpu["headroom"]) == (0, 300, 3_700)
     json.dumps(view, allow_nan=False)
+
+
+def test_a_node_tells_what_all_may_use_and_the_bound_on_it() -> None:
+    state, _ = reserved(ManualClock(), small_proposal(1, cpu_milli=300))
+    view = node_view(state, (("cpu_milli", 5, 2),))
+    shown = {
+        dimension["name"]: tuple(dimension[key] for key in sorted(EXPOSURE_KEYS))
+        for dimension in view["dimensions"]
+    }
+    assert shown["cpu_milli"] == (300, 10_000, 0)  # a lease counts with its request
+    assert shown["memory_bytes"] == (GIB // 16, None, 0)
+    assert shown["sandbox_slots"] == shown["gpu_memory_bytes"] == (None, None, None)
 
 
 def test_each_device_is_a_pool_of_its_own() -> None:
