@@ -53,6 +53,13 @@ class Refusal:
     hint: str | None = None
     explanation: Explanation | None = None
 
+    @property
+    def waitable(self) -> bool:
+        """Tell whether it may wait for others to end: not if the demand alone is over a ceiling."""
+        return CODES[self.code].waitable and not any(
+            short.gate in _CEILINGS and short.requested > short.limit for short in self.shortfalls
+        )
+
 
 ENTRIES = "entries"
 NAMESPACE_ENTRIES = "namespace-entries"
@@ -76,6 +83,7 @@ SUMMARIES = {
 }
 """The compact labels for people; the first five of the source document are kept to the byte."""
 
+_CEILINGS = (NAMESPACE_QUOTA, NAMESPACE_CLAIM, NODE, NODE_EXPOSURE)
 _FIXED = (NODE, NODE_EXPOSURE)
 """Gates whose limit is a property of the host."""
 NODE_CODES = {

@@ -1,4 +1,4 @@
-"""What the body of a request may hold: models, limits, and the OpenAPI document made of them."""
+"""What the body of a request may hold: models and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from axern.config import EXTENSION, TEMPLATE_NAME
-from ledger.errors import CODES, InvalidArgument
+from ledger.errors import InvalidArgument
 from ledger.release import LONGEST_REASON
 from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
@@ -320,70 +320,3 @@ def _told(loc: tuple[int | str, ...], kind: str, context: dict[str, Any]) -> str
         rule=_PATTERN_RULES.get(context.get("pattern", "")),
     )
     return f"{'.'.join(path)}: {rule}"
-
-
-def _reference(model: type[Body]) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
-def openapi(version: str, routes: list[tuple[str, str, str, type[Body] | None]]) -> Any:
-    """Return the OpenAPI 3.1 document of *routes*: (method, path, what it does, body model)."""
-    paths: dict[str, Any] = {}
-    schemas: dict[str, Any] = {"Problem": _problem_schema()}
-    for method, path, summary, model in routes:
-        problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
-        operation: dict[str, Any] = {
-            "summary": summary,
-            "responses": {
-                "2XX": {"description": "done"},
-                "default": {
-                    "description": "refused or failed",
-                    "content": {"application/problem+json": problem},
-                },
-            },
-        }
-        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-        if names:
-            operation["parameters"] = [
-                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-                for name in names
-            ]
-        if model is not None:
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-            operation["requestBody"] = {
-                "required": True,
-                "content": {"application/json": {"schema": _reference(model)}},
-            }
-        paths.setdefault(path, {})[method.lower()] = operation
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Axern", "version": version},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
-
-
-def _problem_schema() -> dict[str, Any]:
-    return {
-        "type": "object",
-        "required": ["type", "title", "status", "detail", "error"],
-        "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "request_id": {"type": "string"},
-            "error": {
-                "type": "object",
-                "required": ["code", "message", "retryable"],
-                "properties": {
-                    "code": {"type": "string", "enum": sorted(CODES)},
-                    "message": {"type": "string"},
-                    "hint": {"type": ["string", "null"]},
-                    "retryable": {"type": "boolean"},
-                },
-            },
-        },
-    }

@@ -186,6 +186,7 @@ def refusal_view(refusal: Refusal) -> Json:
         "diagnostic_code": refusal.diagnostic_code,
         "admission_summary": refusal.summary,
         "retryable": refusal.retryable,
+        "waitable": refusal.waitable,
         "retry_after_s": refusal.retry_after_s,
         "generation": refusal.generation,
         "facts_sequence": refusal.facts_sequence,

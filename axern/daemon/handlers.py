@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import axern
-from axern.api import schema
+from axern.api import openapi, schema
 from axern.api.batch_schema import BatchRequest
 from axern.api.protocol import Response
 from axern.api.server import Request, StreamResponse
@@ -345,7 +345,7 @@ class Handlers:
 
     async def _openapi(self, _: Request, __: Parameters) -> Answer:
         routes = [(r.method, r.path, r.summary, r.body) for r in self._routes]
-        return _json(200, schema.openapi(axern.__version__, routes))
+        return _json(200, openapi.openapi(axern.__version__, routes))
 
 
 def error_response(error: AxernError, request_id: str) -> Response:

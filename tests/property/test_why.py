@@ -7,10 +7,13 @@ from itertools import combinations
 
 import pytest
 
-from ledger import needs, why
+from ledger import needs, tables, why
 from ledger.admission import AdmissionPolicy, Demand, evaluate
+from ledger.facts import Facts
 from ledger.refusal import NODE_MEMORY_USE, Refusal
 from ledger.resources import Resources
+from ledger.state import Put, change
+from ledger.tables import Claim
 from ledger.why import Case, Explanation, Way
 from tests.conftest import LONG
 from tests.property.cases import questions
@@ -110,6 +113,26 @@ def nothing_is_changed(case: Case, refusal: Refusal, told: Explanation) -> bool:
     return bool(told.holders)
 
 
+def waiting_helps_where_it_is_said_to(case: Case, refusal: Refusal, _: Explanation) -> bool:
+    """Once all others are gone, and the host measures nothing in use, a waitable demand fits."""
+    alone = case.view.fork()
+    gone = [
+        Put(table, key, None)
+        for table in (tables.RESERVATIONS, tables.TICKETS, tables.CLAIMS)
+        for key, row in alone.rows(table)
+        if not (isinstance(row, Claim) and row.namespace == case.demand.namespace)
+    ]
+    own = alone.claim_of(case.demand.namespace)
+    if own is not None:
+        gone.append(Put(tables.CLAIMS, own.id, replace(own, drawdown=Resources())))
+    alone.apply(change(alone, "all gone", tuple(gone)))
+    idle = Facts(1, NOW.monotonic_ms, ("a",))
+    fits = replace(case, view=alone, facts=idle).fits()
+    if not refusal.reasons:
+        assert refusal.waitable == fits
+    return refusal.waitable
+
+
 LAWS: dict[str, Law] = {
     law.__name__: law
     for law in (
@@ -118,6 +141,7 @@ LAWS: dict[str, Law] = {
         the_earliest_fit_is_the_first_moment,
         holders_add_up_and_others_have_no_name,
         nothing_is_changed,
+        waiting_helps_where_it_is_said_to,
     )
 }
 

@@ -66,7 +66,7 @@ class RunFailed(AxernError):
         self.error = {
             "code": self.code,
             "diagnostic_code": diagnostic,
-            "retryable": False,
+            "retryable": CODES[self.code].retryable,
             "message": self.message,
             "hint": self.hint,
             "run_id": run["id"],

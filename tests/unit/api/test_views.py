@@ -30,7 +30,7 @@ AMOUNT_KEYS = {
 }  # fmt: skip
 EXPOSURE_KEYS = {"exposure", "unlimited", "max_exposure"}
 REFUSAL_KEYS = {
-    "explained", "holders", "would_fit_if", "earliest_fit_at",
+    "waitable", "explained", "holders", "would_fit_if", "earliest_fit_at",
     "code", "diagnostic_code", "admission_summary", "retryable", "retry_after_s", "generation",
     "facts_sequence", "message", "hint", "shortfalls", "reasons",
 }  # fmt: skip

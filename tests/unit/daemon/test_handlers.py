@@ -403,6 +403,7 @@ def test_a_refusal_has_its_numbers_and_when_to_come_back() -> None:
         "diagnostic_code": "admission-blocked",
         "admission_summary": "node memory capacity exhausted",
         "retryable": True,
+        "waitable": True,
         "retry_after_s": 12,
         "generation": 7,
         "facts_sequence": 3,
