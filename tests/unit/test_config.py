@@ -184,3 +184,13 @@ def test_the_quick_reader_reads_as_tomllib_does(text: str) -> None:
     except ValueError as error:
         read = str(error)
     assert read == expected
+
+
+def test_bounds_on_exposure_are_exact(path: Path) -> None:
+    text = 'max_exposure_memory = "1.5"\nmax_exposure_ephemeral_storage = ".3"\n'
+    settings = config.load(write(path, text))
+    assert settings.max_exposure == (("memory_bytes", 3, 2), ("ephemeral_storage_bytes", 3, 10))
+    assert Settings.model_validate({}).max_exposure == ()
+    for wrong in ('"0"', '"-1"', '"2e3"', "2"):
+        with pytest.raises(InvalidArgument, match="max_exposure_cpu"):
+            config.load(write(path, f"max_exposure_cpu = {wrong}\n"))
