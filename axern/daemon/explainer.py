@@ -35,9 +35,14 @@ class Explainer:
         self._credit_s = CREDIT_S
         self._counted_at_s = clock()
 
+    @property
+    def has_time(self) -> bool:
+        """Tell whether the share lasts for one more."""
+        return self._left_s() > 0
+
     def explain(self, case: Case, refusal: Refusal) -> Refusal:
         """Return *refusal* with its explanation, or as it is where the share is used up."""
-        if self._left_s() <= 0:
+        if not self.has_time:
             return refusal
         started_s = self._clock()
         explanation = why.explain(case, refusal)

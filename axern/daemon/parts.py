@@ -188,6 +188,8 @@ class Parts:
             capabilities = self.capabilities.snapshot().capabilities
             reasons = tuple(explain(capabilities, reason) for reason in refusal.reasons)
             return replace(refusal, reasons=reasons, message="; ".join(reasons))
+        if not self.explainer.has_time:
+            return refusal
         decision, facts = self._decide(proposal), self.observer.facts
         if isinstance(decision, Admitted) or decision.reasons or facts is None:
             return refusal
