@@ -7,7 +7,7 @@ all, the cap on entries, the namespace's ceiling, the node's headroom.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ledger import exposure
@@ -91,10 +91,10 @@ def evaluate(
     """
     namespace = view.namespace(demand.namespace)
     node = view.node()
-    reasons = (*_standing_reasons(view), *_selection_reasons(node, facts, demand, now, policy))
+    reasons = reasons_of(view, node, facts, demand, now, policy)
     if node is None or facts is None:
         return refuse(view, facts, now, reasons, ())
-    device = _pick_device(view, node, demand)
+    device = pick_device(view, node, demand)
     quota = namespace.quota
     shortfalls = (
         *_entry_shortfalls(view, demand, policy),
@@ -122,6 +122,18 @@ def effective_allocatable(node: Node, dimension: Dimension, device: str | None) 
     return amount
 
 
+def reasons_of(
+    view: State,
+    node: Node | None,
+    facts: Facts | None,
+    demand: Demand,
+    now: Now,
+    policy: AdmissionPolicy,
+) -> tuple[str, ...]:
+    """Return what keeps *demand* from this node whatever is free: its standing, what it lacks."""
+    return (*_standing_reasons(view), *_selection_reasons(node, facts, demand, now, policy))
+
+
 def _standing_reasons(view: State) -> Iterator[str]:
     standing = view.standing()
     if standing is not None:
@@ -144,10 +156,12 @@ def _selection_reasons(
         yield "capability gpu is absent"
 
 
-def _pick_device(view: State, node: Node, demand: Demand) -> str | None:
+def pick_device(view: State, node: Node, demand: Demand) -> str | None:
     """Return the fullest device that still fits, so that large demands keep finding room.
 
     Where none fits it is the emptiest of those that ever could, whose shortfall is the smallest.
+    Who has claimed memory of a device gets that one where it fits, and no other if the claim is a
+    hard one.
     """
     wanted = demand.requests.gpu_memory_bytes
     if not wanted or not node.gpu_allocatable:
@@ -157,6 +171,11 @@ def _pick_device(view: State, node: Node, demand: Demand) -> str | None:
         for device, size in node.gpu_allocatable
     ]
     fitting = [(room, device) for room, large, device in rooms if large and room >= wanted]
+    claim = view.claim_of(demand.namespace)
+    if claim is not None and claim.amount.gpu_memory_bytes:
+        own = claim.gpu_device
+        if claim.hard or any(device == own for _, device in fitting):
+            return own
     if fitting:
         return min(fitting)[1]
     return max((large, room, device) for room, large, device in rooms)[2]
@@ -190,8 +209,10 @@ def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
     for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
         limit: int = getattr(claim.amount, dimension.name)
         room: int = limit - getattr(claim.drawdown, dimension.name)
-        if requested and requested > room:
-            yield short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
+        # What is not claimed has no ceiling: whoever wants one of 0 has the quota.
+        if requested and limit and requested > room:
+            found = short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
+            yield replace(found, claim_id=claim.id)
 
 
 def _node_shortfalls(

@@ -173,26 +173,42 @@ def _check_amounts(key: str, row: Reservation) -> Iterator[Violation]:
 
 def _check_claims(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
     drawn: Counter[tuple[str, str]] = Counter()
+    requested: Counter[tuple[str, str]] = Counter()
     for row in rows.get("reservations", {}).values():
         if isinstance(row, Reservation) and row.claim_id is not None:
-            for pool, amount in _amounts(row.charged, None):
+            for pool, amount in _amounts(row.charged, row.gpu_device):
                 drawn[row.claim_id, pool] += amount
+            for pool, amount in _amounts(row.requests, row.gpu_device):
+                requested[row.claim_id, pool] += amount
+    claimers: dict[str, str] = {}
     for key, row in rows.get("claims", {}).items():
-        if isinstance(row, Claim):
-            for pool, amount in _amounts(row.drawdown, None):
-                if amount != drawn[key, pool]:
-                    name = pool.partition("/")[0]
-                    yield Violation(
-                        "drawdown-differs",
-                        f"claim {key} says {amount} {name}, its entries draw {drawn[key, pool]}",
-                    )
+        if not isinstance(row, Claim):
+            continue
+        if row.namespace in claimers:
+            yield Violation("two-claims", f"{row.namespace}: {claimers[row.namespace]} and {key}")
+        claimers[row.namespace] = key
+        claimed = dict(_amounts(row.amount, row.gpu_device))
+        if row.amount.gpu_memory_bytes and row.gpu_device is None:
+            yield Violation("no-device", f"claim {key} holds GPU memory of no device")
+        for pool, amount in _amounts(row.drawdown, row.gpu_device):
+            name, inside = pool.partition("/")[0], (key, pool)
+            if amount != drawn[inside]:
+                yield Violation(
+                    "drawdown-differs",
+                    f"claim {key} says {amount} {name}, its entries draw {drawn[inside]}",
+                )
+            if row.hard and 0 < claimed[pool] < requested[inside]:
+                yield Violation(
+                    "claim-overdrawn",
+                    f"claim {key} has {claimed[pool]} {name}, {requested[inside]} is requested",
+                )
 
 
 def _check_references(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
     namespaces = rows.get("namespaces", {})
     if not isinstance(namespaces.get("default"), Namespace):
         yield Violation("no-default-namespace", "the namespace default does not exist")
-    for table in ("reservations", "claims", "services", "tickets"):
+    for table in ("reservations", "claims", "services", "tickets", "limit_ranges"):
         for key, row in rows.get(table, {}).items():
             name = getattr(row, "namespace", None)
             if name not in namespaces:

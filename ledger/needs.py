@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
+from ledger.drawdown import drawn_from
 from ledger.exposure import most_of, whole_of
 from ledger.refusal import (
     ENTRIES,
@@ -76,7 +77,7 @@ def share_of(view: State, demand: Demand, shortfall: Shortfall, device: str | No
         )
     if shortfall.gate == NAMESPACE_CLAIM:
         claim = view.claim_of(space)
-        return lambda row: _charged(row, name) if claim and row.claim_id == claim.id else 0
+        return lambda row: getattr(drawn_from(claim, row), name) if claim else 0
     if shortfall.gate == NODE_EXPOSURE:
         node = view.node()
         whole = whole_of(node, name) if node else 0
@@ -101,13 +102,15 @@ def _on_devices(view: State, demand: Demand, shortfall: Shortfall) -> Iterator[N
     gate, name = shortfall.gate, shortfall.dimension
     on_node = gate in (NODE, NODE_STORAGE_FREE)
     if gate == NODE and BY_NAME[name].per_device:
-        node = view.node()
+        node, claim = view.node(), view.claim_of(demand.namespace)
+        is_held = claim is not None and claim.hard and claim.amount.gpu_memory_bytes
+        held_to = claim.gpu_device if claim is not None and is_held else None
         for device, size in node.gpu_allocatable if node else ():
             pool = gpu_pool(device)
             room = view.balance(HEADROOM, pool) + view.balance(
                 claimed_account(demand.namespace), pool
             )
-            if size >= shortfall.requested:
+            if size >= shortfall.requested and held_to in (None, device):
                 share = share_of(view, demand, shortfall, device)
                 yield Need(gate, name, device, shortfall.requested - room, share, on_node)
         return

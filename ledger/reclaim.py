@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
+from ledger.claims import has_expired
 from ledger.reservation import (
     ACTIVE,
     EXPIRED,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from ledger.clock import Now
     from ledger.state import State
-    from ledger.tables import RequestRecord
+    from ledger.tables import Claim, RequestRecord
 
 REQUEST_LIFETIME_MS = 24 * 3_600_000
 
@@ -60,7 +61,14 @@ class ForgetRequests:
     keys: tuple[str, ...]
 
 
-Action = Look | Stop | EndLease | ForgetRequests
+@dataclass(frozen=True, slots=True)
+class EndClaim:
+    """Give up this claim: its time is over, and its namespace has best effort from now on."""
+
+    claim_id: str
+
+
+Action = Look | Stop | EndLease | ForgetRequests | EndClaim
 
 
 def plan(
@@ -84,6 +92,7 @@ def plan(
     return (
         *_entry_actions(state, beats, now, policy, in_grace=in_grace),
         *_request_actions(state, now),
+        *_claim_actions(state, now),
     )
 
 
@@ -113,3 +122,9 @@ def _request_actions(state: State, now: Now) -> Iterator[ForgetRequests]:
     )
     if keys:
         yield ForgetRequests(keys)
+
+
+def _claim_actions(state: State, now: Now) -> Iterator[EndClaim]:
+    for key, row in state.rows(tables.CLAIMS):
+        if has_expired(cast("Claim", row), now):
+            yield EndClaim(key)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """One gate that is short in one dimension; `short_by` > 0, amounts in the dimension's unit."""
+    """One gate that is short in one dimension; `short_by` > 0, amounts in the dimension's unit.
+
+    `claim_id` names the claim that is the gate.
+    """
 
     gate: str
     dimension: str
@@ -31,6 +34,7 @@ class Shortfall:
     limit: int
     available: int
     short_by: int
+    claim_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

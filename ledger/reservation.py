@@ -85,7 +85,8 @@ class Reservation:
     `expires_boottime_ms` moves with each renewal, up to `expires_limit_boottime_ms`, and nearer
     when a workload with a time limit starts; both are on CLOCK_BOOTTIME of the ledger's current
     boot. `requires` are the capability keys that admission
-    asked for; `reason` is why it is stopping or retiring.
+    asked for; `reason` is why it is stopping or retiring; `claim_id` is the claim that it draws
+    from, or drew from while that lasted.
     """
 
     id: str

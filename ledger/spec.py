@@ -90,7 +90,7 @@ def resolve(
             ephemeral_storage_bytes=storage_limit,
         ),
     )
-    _check(resolved, runtime)
+    check(resolved, runtime)
     return resolved
 
 
@@ -146,7 +146,12 @@ def _storage(
     return 0, None
 
 
-def _check(resolved: ResolvedSpec, runtime: str) -> None:
+def check(resolved: ResolvedSpec, runtime: str) -> None:
+    """Do nothing if every limit of *resolved* can be held and is no less than its request.
+
+    Raises:
+        InvalidArgument: One is below the smallest, or below its request.
+    """
     for name in _CAPPED:
         dimension = BY_NAME[name]
         request, limit = getattr(resolved.requests, name), getattr(resolved.limits, name)

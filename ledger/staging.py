@@ -16,6 +16,7 @@ WHILE_SHORT = frozenset(
     {
         *("start", "run", "stop", "retire", "release", "forget-requests"),
         *("observe-node", "rebase", "drain", "undrain", "retire-node"),
+        *("claim-release", "namespace-delete"),
     }
 )
 """What is still done while the disk has no room: what brings entries nearer to their end, each a

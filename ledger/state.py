@@ -13,7 +13,7 @@ Accounts: `capacity` (the source, negative: all that the node can promise), `sys
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ledger import tables
@@ -22,7 +22,7 @@ from ledger.errors import NotFound
 from ledger.exposure import Exposure
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import by_pool, gpu_pool
-from ledger.tables import Claim, Namespace, Node, Standing, Ticket
+from ledger.tables import Claim, LimitRange, Namespace, Node, Standing, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -213,8 +213,15 @@ class State:
         """
         row = self.row(tables.NAMESPACES, name)
         if row is None:
-            raise NotFound(f"no namespace is named {name!r}")
+            raise NotFound(
+                f"no namespace is named {name!r}",
+                hint="list them with: axern namespace list; root makes one: axern namespace create",
+            )
         return cast("Namespace", row)
+
+    def limit_range(self, namespace: str) -> LimitRange | None:
+        """Return what bounds each request of *namespace*, or None."""
+        return cast("LimitRange | None", self.row(tables.LIMIT_RANGES, namespace))
 
     def claim_of(self, namespace: str) -> Claim | None:
         """Return the claim of *namespace*, or None; claims are few, a scan is the index."""
@@ -384,17 +391,3 @@ def genesis(now: Now) -> State:
     default = Namespace(tables.DEFAULT_NAMESPACE, created_wall_ms=now.wall_ms)
     state.apply(Change("genesis", (Put(tables.NAMESPACES, default.name, default),)))
     return state
-
-
-def drawdown_put(view: State, reservation: Reservation, *, drawn: bool) -> tuple[Put, ...]:
-    """Return the put that moves *reservation*'s charge under or out of its claim, if it has one."""
-    if reservation.claim_id is None:
-        return ()
-    claim = cast("Claim | None", view.row(tables.CLAIMS, reservation.claim_id))
-    if claim is None:
-        return ()
-    if drawn:
-        drawdown = claim.drawdown.plus(reservation.charged)
-    else:
-        drawdown = claim.drawdown.minus(reservation.charged)
-    return (Put(tables.CLAIMS, claim.id, replace(claim, drawdown=drawdown)),)

@@ -40,11 +40,31 @@ class Namespace:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A namespace's guaranteed floor, which is its ceiling too.
+class LimitRange:
+    """What one request of a namespace may be, and what stands in for what it omits.
 
-    `drawdown` is what live reservations have drawn from `amount`; the account `claimed:<ns>` holds
-    the rest. `hard` refuses above the ceiling, advisory only records it.
+    `minimum` bounds requests, `maximum` requests and limits. `ratios` has for each dimension by
+    name how many times its request a limit may be, an exact decimal of 1 or more. None and what
+    is not there are unbounded. Source: docs/decisions/0029-namespaces.md.
+    """
+
+    namespace: str
+    default_requests: OptionalResources = OptionalResources()
+    default_limits: OptionalResources = OptionalResources()
+    minimum: OptionalResources = OptionalResources()
+    maximum: OptionalResources = OptionalResources()
+    ratios: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A namespace's guaranteed floor, which is its ceiling too; a namespace has one at most.
+
+    `drawdown` is what the entries under it hold, those that retire too; the account
+    `claimed:<ns>` holds what is left of `amount`. A dimension of `amount` that is 0 is not claimed:
+    it has no floor and no ceiling. `hard` refuses above the ceiling, advisory only records it.
+    GPU memory is claimed on one device, and only what is held there is drawn.
+    Source: docs/decisions/0028-claims.md.
     """
 
     id: str
@@ -116,7 +136,18 @@ class Standing:
     since_wall_ms: int
 
 
-Row = Node | Namespace | Claim | Service | Reservation | Ticket | RequestRecord | Beat | Standing
+Row = (
+    Node
+    | Namespace
+    | Claim
+    | Service
+    | Reservation
+    | Ticket
+    | RequestRecord
+    | Beat
+    | Standing
+    | LimitRange
+)
 
 NODES = "nodes"
 NAMESPACES = "namespaces"
@@ -127,6 +158,7 @@ TICKETS = "tickets"
 REQUESTS = "requests"
 BEATS = "beats"
 STANDINGS = "standings"
+LIMIT_RANGES = "limit_ranges"
 
 ROW_TYPES: Mapping[str, type[Row]] = {
     NODES: Node,
@@ -138,6 +170,7 @@ ROW_TYPES: Mapping[str, type[Row]] = {
     REQUESTS: RequestRecord,
     BEATS: Beat,
     STANDINGS: Standing,
+    LIMIT_RANGES: LimitRange,
 }
 """Every table of the ledger and the type of its rows; a row's key is its id or name."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ledger import tables
 from ledger.admission import Admitted, Demand, evaluate
+from ledger.drawdown import drawdown_put
 from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
 from ledger.reservation import (
     RELEASED,
@@ -19,7 +20,7 @@ from ledger.reservation import (
     Reservation,
     require_transition,
 )
-from ledger.state import Change, Put, change, drawdown_put
+from ledger.state import Change, Put, change
 from ledger.tables import Beat, Node, RequestRecord, request_key
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def reserve(
     )
     puts = [
         Put(tables.RESERVATIONS, reservation.id, reservation),
-        *drawdown_put(view, reservation, drawn=True),
+        *drawdown_put(view, None, reservation),
     ]
     if proposal.request_id is not None:
         key = request_key(proposal.owner.uid, proposal.request_id)
@@ -223,7 +224,7 @@ def give_reason(view: State, reservation_id: str, reason: str, by: str) -> Chang
 
 
 def retire(view: State, reservation_id: str, reason: str, memory_bytes: int = 0) -> Change:
-    """Go to `retiring`: the namespace is free of it, the node holds it until it is proved gone.
+    """Go to `retiring`: the quota is free of it; node and claim hold it until it is proved gone.
 
     Args:
         view: The state.
@@ -242,11 +243,10 @@ def retire(view: State, reservation_id: str, reason: str, memory_bytes: int = 0)
         reservation_id,
         "retire",
         note=reason,
-        more=drawdown_put(view, reservation, drawn=False),
+        more=drawdown_put(view, reservation, replace(reservation, charged=charged)),
         phase=RETIRING,
         reason=reservation.reason or reason,
         charged=charged,
-        claim_id=None,
     )
 
 
@@ -261,7 +261,7 @@ def release(view: State, reservation_id: str, evidence: str, by: str = "daemon")
     require_transition(reservation, RELEASED)
     puts = (
         Put(tables.RESERVATIONS, reservation_id, None),
-        *drawdown_put(view, reservation, drawn=False),
+        *drawdown_put(view, reservation, None),
         *(
             (Put(tables.BEATS, reservation_id, None),)
             if view.row(tables.BEATS, reservation_id)

@@ -16,6 +16,7 @@ from operator import sub
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ledger import tables
+from ledger.drawdown import drawn_from
 from ledger.needs import Need, claims_of_others, is_under
 from ledger.refusal import NAMESPACE_CLAIM
 from ledger.resources import BY_NAME, by_pool, pool
@@ -266,7 +267,7 @@ def earliest_ms(view: State, demand: Demand, needs: Sequence[Need]) -> int | Non
                     freed = min(freed, max(0, over))
                 left[index] -= freed
             if claim is not None:
-                drawn[claim.id] = drawn[claim.id].minus(row.charged)
+                drawn[claim.id] = drawn[claim.id].minus(drawn_from(claim, row))
         if all(rest <= 0 for rest in left):
             return deadline_ms
     return None

@@ -13,12 +13,13 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
-from ledger.admission import Admitted, available, evaluate
+from ledger.admission import Admitted, available, evaluate, pick_device
+from ledger.drawdown import drawdown_put
 from ledger.needs import Need, claims_of_others, needs, share_of
 from ledger.refusal import NODE, NODE_EXPOSURE, NODE_MEMORY_USE, NODE_STORAGE_FREE
 from ledger.resources import BY_NAME, by_pool, gpu_pool, pool
 from ledger.spec import SMALLEST_LIMITS
-from ledger.state import Put, change, drawdown_put
+from ledger.state import Put, change
 from ledger.ways import earliest_ms, fewest
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Case:
         for row in released:
             puts = (
                 Put(tables.RESERVATIONS, row.id, None),
-                *drawdown_put(fork, row, drawn=False),
+                *drawdown_put(fork, row, None),
             )
             fork.apply(change(fork, "release", puts))
         decision = evaluate(fork, self.facts, demand or self.demand, self.now, self.policy)
@@ -212,12 +213,7 @@ def _device(case: Case, shortfall: Shortfall) -> str | None:
     node = case.view.node()
     if shortfall.gate != NODE or not BY_NAME[shortfall.dimension].per_device or node is None:
         return None
-    space = case.demand.namespace
-    rooms = [
-        (size >= shortfall.requested, available(case.view, space, gpu_pool(name)), name)
-        for name, size in node.gpu_allocatable
-    ]
-    return max(rooms)[2]
+    return pick_device(case.view, node, case.demand)
 
 
 def _holder(case: Case, gate: str, name: str, amount: int, row: Reservation) -> Holder:

@@ -201,6 +201,7 @@ def refusal_view(refusal: Refusal) -> Json:
                 "limit": shortfall.limit,
                 "available": shortfall.available,
                 "short_by": shortfall.short_by,
+                "claim_id": shortfall.claim_id,
             }
             for shortfall in refusal.shortfalls
         ],

@@ -17,7 +17,7 @@ from axern.daemon.lease_service import LeaseService
 from axern.daemon.parts import Json, Parts, digest_of, sha256_of
 from ledger import batch
 from ledger.batch import Retried
-from ledger.errors import AxernError, LedgerBusy
+from ledger.errors import AdmissionRefused, AxernError, GroupRefused, LedgerBusy
 from ledger.release import Asked, Released
 from ledger.staging import Group, Operation
 
@@ -62,11 +62,21 @@ class BatchService:
                 for index, operation in enumerate(body.operations)
             ]
             group = Group(tuple(operation for operation, _ in items), body.mode == "all")
-            outcomes = cast("list[object]", await self._parts.committer.submit(group))
+            try:
+                outcomes = cast("list[object]", await self._parts.committer.submit(group))
+            except GroupRefused as error:
+                self._note(body.operations[error.index], error.error, peer)
+                raise
+        for operation, outcome in zip(body.operations, outcomes, strict=True):
+            self._note(operation, outcome, peer)
         return [
             outcome if isinstance(outcome, AxernError) else told(outcome)
             for (_, told), outcome in zip(items, outcomes, strict=True)
         ]
+
+    def _note(self, operation: BatchOperation, outcome: object, peer: Peer) -> None:
+        if operation.reserve is not None and isinstance(outcome, AdmissionRefused):
+            self._parts.note_refusal(operation.reserve.namespace, peer.uid, outcome.refusal)
 
     @contextlib.contextmanager
     def _place_of(self, uid: int) -> Iterator[None]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,10 @@ from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.log_service import LogService
+from axern.daemon.namespace_routes import NamespaceRoutes
 from axern.daemon.node_service import NodeService
 from axern.daemon.release_service import ReleaseService
+from axern.daemon.routes import Answer, Parameters, Route, answer_json
 from axern.daemon.run_lists import RunLists
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
@@ -54,31 +54,6 @@ _LIST_PARAMETERS = (
     "cursor",
 )
 
-Parameters = dict[str, str]
-Answer = Response | StreamResponse
-Action = Callable[[Request, Parameters], Awaitable[Answer]]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One method and path; a part in braces is a parameter."""
-
-    method: str
-    path: str
-    summary: str
-    action: Action
-    body: type[schema.Body] | None = None
-
-    def match(self, method: str, path: str) -> Parameters | None:
-        """Return the parameters if this route answers *method* and *path*, else None."""
-        mine, theirs = self.path.split("/"), path.split("/")
-        if method != self.method or len(mine) != len(theirs):
-            return None
-        pairs = list(zip(mine, theirs, strict=True))
-        if any(part != given for part, given in pairs if not part.startswith("{")):
-            return None
-        return {part[1:-1]: given for part, given in pairs if part.startswith("{")}
-
 
 class Handlers:
     """Everything that the API answers."""
@@ -96,7 +71,7 @@ class Handlers:
         self._service = Service(parts)
         self._standing = NodeService(parts)
         self._templates = TemplateService(parts)
-        self._routes = (*self._entries(), *self._host())
+        self._routes = (*self._entries(), *self._host(), *NamespaceRoutes(parts).routes())
 
     def _entries(self) -> tuple[Route, ...]:
         """Return the routes of runs and reservations."""
@@ -203,11 +178,11 @@ class Handlers:
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())
         with self._templates.admitting(body):
-            return _json(201, {"run": await self._runs.run(body, request.peer)})
+            return answer_json(201, {"run": await self._runs.run(body, request.peer)})
 
     async def _explain(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ExplainRequest, request.json())
-        return _json(200, {"decision": await self._runs.explain(body, request.peer)})
+        return answer_json(200, {"decision": await self._runs.explain(body, request.peer)})
 
     async def _list_runs(self, request: Request, _: Parameters) -> Answer:
         query = queries.known(request, *_LIST_PARAMETERS)
@@ -221,7 +196,7 @@ class Handlers:
     async def _prune_runs(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.PruneRequest, request.json())
         pruned = await asyncio.to_thread(self._lists.prune, body, request.peer)
-        return _json(200, {"pruned": pruned})
+        return answer_json(200, {"pruned": pruned})
 
     async def _get_run(self, request: Request, parameters: Parameters) -> Answer:
         found = self._parts.resolve_id(parameters["id"])
@@ -235,13 +210,13 @@ class Handlers:
         taken = await self._input.write(
             parameters["id"], request.body, request.peer, offset=offset, end=end
         )
-        return _json(200, {"stdin": taken})
+        return answer_json(200, {"stdin": taken})
 
     async def _cancel_run(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "grace_ms")
         grace_ms = queries.grace_ms(query)
         run = await self._runs.cancel(parameters["id"], grace_ms, request.peer)
-        return _json(202, {"run": run})
+        return answer_json(202, {"run": run})
 
     async def _stream(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "from", "follow", "tail", "since_ms", "timestamps")
@@ -258,7 +233,7 @@ class Handlers:
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ReserveRequest, request.json())
-        return _json(201, await self._leases.reserve(body, request.peer))
+        return answer_json(201, await self._leases.reserve(body, request.peer))
 
     async def _batch(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(BatchRequest, request.json())
@@ -268,7 +243,7 @@ class Handlers:
             else {"status": 200, **result}
             for result in await self._batches.perform(body, request.peer)
         ]
-        return _json(200, {"results": results, "generation": self._service.generation})
+        return answer_json(200, {"results": results, "generation": self._service.generation})
 
     async def _list_reservations(self, request: Request, _: Parameters) -> Answer:
         query = queries.known(request, "namespace", "phase")
@@ -296,56 +271,56 @@ class Handlers:
         asked = Asked(request.peer.uid, queries.flag(query, "force"), query.get("reason"))
         grace_ms = queries.grace_ms(query)
         over, answer = await self._releases.release(parameters["id"], asked, grace_ms)
-        return _json(200 if over else 202, answer)
+        return answer_json(200 if over else 202, answer)
 
     async def _doctor(self, _: Request, __: Parameters) -> Answer:
         return self._marked(await self._inspection.examine())
 
     async def _node_doctor(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, await self._inspection.node())
+        return answer_json(200, await self._inspection.node())
 
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())
-        return _json(200, await self._leases.heartbeat(parameters["id"], body))
+        return answer_json(200, await self._leases.heartbeat(parameters["id"], body))
 
     async def _node(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, {"node": self._service.node(), "source": "daemon"})
+        return answer_json(200, {"node": self._service.node(), "source": "daemon"})
 
     async def _drain(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.StandingRequest, request.json())
-        return _json(200, await self._standing.drain(body.reason, request.peer))
+        return answer_json(200, await self._standing.drain(body.reason, request.peer))
 
     async def _undrain(self, request: Request, _: Parameters) -> Answer:
-        return _json(200, await self._standing.undrain(request.peer))
+        return answer_json(200, await self._standing.undrain(request.peer))
 
     async def _retire(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.StandingRequest, request.json())
-        return _json(200, await self._standing.retire(body.reason, request.peer))
+        return answer_json(200, await self._standing.retire(body.reason, request.peer))
 
     async def _list_templates(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, {"templates": await self._templates.list()})
+        return answer_json(200, {"templates": await self._templates.list()})
 
     async def _add_template(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.TemplateRequest, request.json())
         return StreamResponse(self._templates.add(body, request.peer))
 
     async def _get_template(self, _: Request, parameters: Parameters) -> Answer:
-        return _json(200, {"template": await self._templates.get(parameters["name"])})
+        return answer_json(200, {"template": await self._templates.get(parameters["name"])})
 
     async def _remove_template(self, request: Request, parameters: Parameters) -> Answer:
         removed = await self._templates.remove(parameters["name"], request.peer)
-        return _json(200, {"template": removed})
+        return answer_json(200, {"template": removed})
 
     async def _health(self, _: Request, __: Parameters) -> Answer:
-        return _json(200, self._service.health())
+        return answer_json(200, self._service.health())
 
     def _marked(self, value: dict[str, Any]) -> Response:
         """Return what was read of the ledger, with a word on whether it can be trusted."""
-        return _json(200, {**value, "ledger_state": self._parts.condition.state})
+        return answer_json(200, {**value, "ledger_state": self._parts.condition.state})
 
     async def _openapi(self, _: Request, __: Parameters) -> Answer:
         routes = [(r.method, r.path, r.summary, r.body) for r in self._routes]
-        return _json(200, openapi.openapi(axern.__version__, routes))
+        return answer_json(200, openapi.openapi(axern.__version__, routes))
 
 
 def error_response(error: AxernError, request_id: str) -> Response:
@@ -382,7 +357,3 @@ def error_view(error: AxernError) -> dict[str, Any]:
 
 def _status(error: AxernError) -> int:
     return CODES[error.code].http_status or 500
-
-
-def _json(status: int, value: dict[str, Any]) -> Response:
-    return Response(status, msgspec.json.encode(value))

@@ -10,8 +10,8 @@ from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, sha256_of
 from axern.host import process
 from ledger import transitions
 from ledger.errors import InvalidArgument, PermissionDenied
+from ledger.limit_range import resolve_lease
 from ledger.reservation import EXTERNAL, Owner, Reservation
-from ledger.spec import resolve_lease
 
 if TYPE_CHECKING:
     from axern.api.protocol import Peer
@@ -56,7 +56,8 @@ class LeaseService:
             InvalidArgument: Resources that contradict each other, or an owner that does not live.
         """
         spec = body.spec()
-        resolved = resolve_lease(spec, self._parts.defaults)
+        bounds = self._parts.ledger.state.limit_range(body.namespace)
+        resolved = resolve_lease(spec, self._parts.defaults, bounds)
         owner_process = None
         if body.owner_process is not None:
             owner_process = process.identify(body.owner_process.pid)

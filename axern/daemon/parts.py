@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from axern.api.views import reservation_view
+from axern.daemon import happenings
+from axern.daemon.event_log import EventLog, Happening
 from axern.daemon.explainer import Explainer
 from axern.daemon.observer import explain
 from axern.errors import HostError
@@ -73,6 +75,7 @@ class Parts:
     clock: Callable[[], Now]
     node_id: str
     condition: Condition
+    events: EventLog = field(default_factory=EventLog)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
@@ -131,6 +134,7 @@ class Parts:
                 self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
         except AdmissionRefused as error:
+            self.note_refusal(proposal.namespace, proposal.owner.uid, error.refusal)
             raise AdmissionRefused(self._explained(error.refusal, proposal)) from None
 
     async def explain(self, proposal: transitions.Proposal) -> Admitted | Refusal:
@@ -170,7 +174,18 @@ class Parts:
             now=self.clock(),
             policy=self.admission_policy,
         )
-        return cast("Reservation", await self.committer.submit(operation))
+        row = cast("Reservation", await self.committer.submit(operation))
+        if row.id == proposal.id:
+            self._note(happenings.admitted(self.ledger.state, row))
+        return row
+
+    def note_refusal(self, namespace: str, uid: int, refusal: Refusal) -> None:
+        """Keep an event of it, if it was the namespace that had no room."""
+        self._note(happenings.refused(namespace, uid, refusal))
+
+    def _note(self, what: Happening | None) -> None:
+        if what is not None:
+            self.events.record(what, self.clock().wall_ms)
 
     def _decide(self, proposal: transitions.Proposal) -> Admitted | Refusal:
         demand = transitions.demand_of(proposal)
@@ -241,6 +256,12 @@ def require_owner(uid: int, peer: Peer, what: str) -> None:
     """Raise PermissionDenied unless *peer* is root or the user *uid*, who owns *what*."""
     if peer.uid not in (0, uid):
         raise PermissionDenied(f"{what} belongs to uid {uid}, and you are uid {peer.uid}")
+
+
+def require_admin(peer: Peer, what: str) -> None:
+    """Raise PermissionDenied unless *peer* is root, who alone changes *what*."""
+    if peer.uid != 0:
+        raise PermissionDenied(f"only root may change {what}, and you are uid {peer.uid}")
 
 
 def digest_of(body: Json) -> str:

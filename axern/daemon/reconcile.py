@@ -19,7 +19,7 @@ from axern.errors import HostError
 from axern.host import process
 from axern.runtime import monitor, segments
 from axern.runtime.layout import SANDBOX_ID
-from ledger import reclaim, transitions
+from ledger import claims, reclaim, transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
@@ -55,8 +55,17 @@ class Reconciler:
             except (HostError, CommitFailed, LedgerBusy, OSError) as error:
                 _log.warning("this tick came to nothing: %s", error)
             self.ticked_monotonic_ms = self._parts.clock().monotonic_ms
+            await self._write_events()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
+        await self._write_events()
+
+    async def _write_events(self) -> None:
+        events = self._parts.events
+        try:
+            await asyncio.to_thread(events.write, events.take_due())
+        except OSError as error:
+            _log.warning("events are in memory only: %s", error)
 
     async def tick(self) -> None:
         """Observe; when a tick's time has come, plan and apply.
@@ -153,6 +162,11 @@ class Reconciler:
                 self._parts.lives.stop(row.id, reason, "daemon", grace_ms)
             case reclaim.EndLease():
                 await self._end_lease(action.reservation_id, f"lease {action.reason}")
+            case reclaim.EndClaim():
+                _log.info("claim %s: its time is over", action.claim_id)
+                await self._parts.committer.submit(
+                    partial(claims.expire, claim_id=action.claim_id, now=now)
+                )
             case reclaim.ForgetRequests():
                 await self._parts.committer.submit(
                     partial(transitions.forget_requests, keys=action.keys)
@@ -185,6 +199,7 @@ class Reconciler:
             self._pruned_at_ms = now.monotonic_ms
             # Not the wall clock of now: somebody may have set it since the daemon began.
             wall_ms = self._wall_at_boot_ms + now.boottime_ms
+            self._parts.events.forget_old(wall_ms)
             self.pruning = asyncio.create_task(self._prune_before(wall_ms), name="prune")
 
     async def _prune_before(self, wall_ms: int) -> None:

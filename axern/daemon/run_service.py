@@ -20,8 +20,9 @@ from axern.runtime.capability_table import gpu_key, required_by
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
+from ledger.limit_range import resolve
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
-from ledger.spec import ResolvedSpec, ResourceSpec, resolve
+from ledger.spec import ResolvedSpec, ResourceSpec
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
@@ -93,9 +94,7 @@ class RunService:
         """
         runtime = body.runtime_class or self._parts.settings.default_runtime
         spec = body.spec()
-        resolved = resolve(
-            spec, self._parts.defaults, rootfs_readonly=body.rootfs_readonly, runtime=runtime
-        )
+        resolved = self._resolved(body, runtime)
         return transitions.Proposal(
             id=secrets.token_hex(ID_LENGTH // 2),
             namespace=body.namespace,
@@ -136,6 +135,16 @@ class RunService:
         else:
             self._parts.lives.begin(spec.id)
         return reservation.id
+
+    def _resolved(self, body: RunRequest, runtime: str) -> ResolvedSpec:
+        """Return what *body* asks for, within what its namespace allows."""
+        return resolve(
+            body.spec(),
+            self._parts.defaults,
+            self._parts.ledger.state.limit_range(body.namespace),
+            rootfs_readonly=body.rootfs_readonly,
+            runtime=runtime,
+        )
 
     def _rootfs(self, body: RunRequest, peer: Peer) -> tuple[str, str | None]:
         if body.rootfs is not None and body.template is not None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from axern.daemon.capability_watch import CapabilityWatch
+from axern.daemon.event_log import EventLog
 from axern.daemon.lives import Lives
 from axern.daemon.log_keeper import LogKeeper
 from axern.daemon.observer import Observer, read_now
@@ -66,5 +67,6 @@ def wire(
         keeper=keeper,
         clock=read_now,
         node_id=ledger.node_id,
+        events=EventLog(f"{settings.state_dir}/events.jsonl"),
         condition=condition,
     )

@@ -24,6 +24,7 @@ RULES = (
     (r"state/node-id", "0600", ROOT),
     (r"state/ledger", "0750", ROOT),
     (r"state/ledger/.*", "0640 0750", ROOT),
+    (r"state/events\.jsonl(\.tmp)?", "0640", ROOT),
     (r"state/retired-[A-Za-z0-9._-]+", "0600", ROOT),
     (r"state/runs", "0700", ROOT),
     (rf"state/runs/{ID}", "0700", ROOT),

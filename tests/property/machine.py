@@ -30,17 +30,16 @@ from tests.property.model import (
     BeatOp,
     Forget,
     Hold,
-    MakeClaim,
     Model,
     Observe,
     Op,
     Outcome,
-    Quota,
     Renew,
     Reserve,
     Stand,
     seen,
 )
+from tests.property.model_namespaces import Bound, ChangeClaim, EndClaim, MakeClaim, Quota, Space
 
 # Where a flush costs nothing: this is about what is written, not about disks.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -90,17 +89,28 @@ ADMINISTERING = [
     *(Observe(amounts=amounts) for amounts in LARGE),
     *(Quota(0, "", space, quota) for space, quota in product(SPACES, QUOTAS)),
     *(Hold(amounts=amounts) for amounts in (None, *SMALL)),
-    *(MakeClaim(0, "", *claim) for claim in product(SPACES[1:], SMALL[::2], (False, True))),
     *(Forget(request_id=name) for name in ("q1", "q2", "q3")),
     *(Stand(reason=reason) for reason in ("a", "b", *[""] * 6)),
     Stand(state="retired", reason="c"),
+]
+HOLDINGS = list(product((0, 300, 2000), (0, 4, 20), (0, 2)))
+CLAIMING = [
+    *(MakeClaim(0, "", *row) for row in product(SPACES[1:], HOLDINGS, (False, True), (None, 700))),
+    *(
+        ChangeClaim(0, "", *row)
+        for row in product(SPACES[1:], HOLDINGS, (None, False, True), (None, 700))
+    ),
+    *[EndClaim(0, "", *row) for row in product(SPACES[1:], (False, True))] * 8,
+    *[Space(0, "", *row) for row in product(SPACES, (False, True, True))] * 3,
+    *(Bound(0, "", *row) for row in product(SPACES, (None, 100, 200))),
 ]
 reserving = any_of(RESERVING)
 advancing = any_of(ADVANCING)
 leasing = any_of(LEASING)
 administering = any_of(ADMINISTERING)
+claiming = any_of(CLAIMING)
 # Each kind about as often; 23 divides none of the products above, so every field still varies.
-anything = any_of([*RESERVING[::23], *ADVANCING, *LEASING * 4, *ADMINISTERING * 2])
+anything = any_of([*RESERVING[::23], *ADVANCING, *LEASING * 4, *ADMINISTERING * 2, *CLAIMING])
 few = st.lists(anything, min_size=1, max_size=3)
 
 
@@ -144,7 +154,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = self._open()
         self.is_open = True
         self.perform([Observe(amounts=(4000, 40, 6))])
-        self.perform([Quota(namespace=name) for name in SPACES[1:]])
+        self.perform([Space(namespace=name) for name in SPACES[1:]])
 
     def teardown(self) -> None:
         if self.is_open:
@@ -215,6 +225,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(op=administering)
     def administer(self, op: Op) -> None:
+        self.perform([op])
+
+    @rule(op=claiming)
+    def claim(self, op: Op) -> None:
         self.perform([op])
 
     @rule(ops=st.lists(anything, max_size=5))

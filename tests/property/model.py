@@ -14,7 +14,7 @@ from ledger.facts import Facts
 from ledger.reservation import EXTERNAL, RUN, TRANSITIONS
 from ledger.resources import OptionalResources, Resources
 from ledger.state import Change, Put, State, change
-from ledger.tables import CLAIMS, NAMESPACES, TICKETS, Claim, Namespace, Ticket
+from ledger.tables import TICKETS, Claim, LimitRange, Namespace, Ticket
 from tests.unit.ledger.samples import CGROUP, MONITOR, POLICY, proposal
 
 Amounts = tuple[int, int, int]
@@ -44,7 +44,15 @@ class Entry:
     created_ms: int
     expires_ms: int | None
     ceiling_ms: int | None
-    claimed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the model knows of a claim; its drawdown follows from the entries."""
+
+    amounts: Amounts
+    hard: bool
+    expires_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +67,9 @@ class Model:
     requests: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     beats: dict[str, int] = field(default_factory=dict)
     quotas: dict[str, OptionalResources] = field(default_factory=dict)
-    claims: dict[str, tuple[Amounts, bool]] = field(default_factory=dict)
+    claims: dict[str, Claimed] = field(default_factory=dict)
+    spaces: frozenset[str] = frozenset({"default"})
+    least_cpu: dict[str, int] = field(default_factory=dict)
     held: Amounts | None = None
     standing: tuple[str, str] | None = None
 
@@ -77,6 +87,7 @@ class Model:
             beats=dict(self.beats),
             quotas=dict(self.quotas),
             claims=dict(self.claims),
+            least_cpu=dict(self.least_cpu),
         )
 
     def key(self, which: int) -> str:
@@ -89,41 +100,56 @@ class Model:
         if self.capacity is None:
             return False
         quota = triple_or_none(self.quotas.get(namespace, OptionalResources()))
-        claim, hard = self.claims.get(namespace, (NOTHING, False))
+        claim = self.claims.get(namespace)
         for i, need in enumerate(asked):
-            taken = sum(entry.charged[i] for entry in self.entries.values())
             mine = sum(
                 entry.charged[i]
                 for entry in self.entries.values()
                 if entry.namespace == namespace and entry.phase != "retiring"
             )
-            others = sum(
-                max(0, amount[i] - self.drawn(name)[i])
-                for name, (amount, _) in self.claims.items()
-                if name != namespace
-            )
-            held = self.held[i] if self.held else 0
-            over_node = taken + others + held + need > self.capacity[i]
+            over_node = need > self.free(i) + self.undrawn(namespace)[i]
             over_quota = quota[i] is not None and mine + need > (quota[i] or 0)
-            over_claim = hard and self.drawn(namespace)[i] + need > claim[i]
+            over_claim = (
+                claim is not None
+                and claim.hard
+                and 0 < claim.amounts[i] < self.drawn(namespace)[i] + need
+            )
             if need and (over_node or over_quota or over_claim):
                 return False
         return True
 
     def drawn(self, namespace: str) -> Amounts:
-        """Return what live entries of *namespace* have drawn from its claim."""
-        drawn = [
-            entry.charged
-            for entry in self.entries.values()
-            if entry.namespace == namespace and entry.claimed
-        ]
+        """Return what all entries of *namespace* hold."""
+        drawn = [entry.charged for entry in self.entries.values() if entry.namespace == namespace]
         return sum(d[0] for d in drawn), sum(d[1] for d in drawn), sum(d[2] for d in drawn)
+
+    def undrawn(self, namespace: str) -> Amounts:
+        """Return what *namespace* has claimed and does not hold."""
+        claim = self.claims.get(namespace)
+        if claim is None:
+            return NOTHING
+        claimed, drawn = claim.amounts, self.drawn(namespace)
+        return (
+            max(0, claimed[0] - drawn[0]),
+            max(0, claimed[1] - drawn[1]),
+            max(0, claimed[2] - drawn[2]),
+        )
+
+    def free(self, i: int) -> int:
+        """Return what nobody holds and nobody is promised of dimension *i*; may be below zero."""
+        taken = sum(entry.charged[i] for entry in self.entries.values())
+        promised = sum(self.undrawn(name)[i] for name in self.claims)
+        held = self.held[i] if self.held else 0
+        return (self.capacity or NOTHING)[i] - taken - promised - held
 
     def reboot(self, now: Now) -> None:
         """Carry deadlines over to another boot."""
         shift = now.boottime_ms - self.clock.boottime_ms
-        if not (self.entries or self.requests or self.beats):
+        ending = {key: row for key, row in self.claims.items() if row.expires_ms is not None}
+        if not (self.entries or self.requests or self.beats or ending):
             return
+        for key, row in ending.items():
+            self.claims[key] = replace(row, expires_ms=(row.expires_ms or 0) + shift)
         for key, entry in self.entries.items():
             self.entries[key] = replace(
                 entry,
@@ -166,7 +192,6 @@ def seen(state: State) -> Model:
                 entry.created_boottime_ms,
                 entry.expires_boottime_ms,
                 entry.expires_limit_boottime_ms,
-                entry.claim_id is not None,
             )
             for entry in state.reservations()
         },
@@ -181,9 +206,15 @@ def seen(state: State) -> Model:
             if isinstance(row, Namespace) and row.quota != OptionalResources()
         },
         claims={
-            row.namespace: (triple(row.amount), row.hard)
+            row.namespace: Claimed(triple(row.amount), row.hard, row.expires_boottime_ms)
             for row in rows["claims"].values()
             if isinstance(row, Claim)
+        },
+        spaces=frozenset(rows["namespaces"]),
+        least_cpu={
+            row.namespace: row.minimum.cpu_milli
+            for row in rows["limit_ranges"].values()
+            if isinstance(row, LimitRange) and row.minimum.cpu_milli is not None
         },
         held=triple(ticket.held) if isinstance(ticket, Ticket) else None,
         standing=(row.state, row.reason) if (row := state.standing()) else None,
@@ -235,6 +266,8 @@ class Reserve(Op):
             if used[0] != self.digest:
                 return "request_id_conflict", False
             return ("" if used[1] in model.entries else "state_conflict"), False
+        if self.namespace not in model.spaces:
+            return "not_found", False
         if model.standing is not None or not model.fits(self.namespace, self.amounts):
             return "refused", False
         given = [ms for ms in (self.ttl_ms, self.ceiling_ms) if ms is not None]
@@ -246,7 +279,6 @@ class Reserve(Op):
             now.boottime_ms,
             now.boottime_ms + min(given) if given else None,
             now.boottime_ms + self.ceiling_ms if self.ceiling_ms is not None else None,
-            self.namespace in model.claims,
         )
         if self.request_id:
             model.requests[f"1000:{self.request_id}"] = (self.digest, self.key, now.boottime_ms)
@@ -291,7 +323,7 @@ class Advance(Op):
         moved = replace(entry, phase=self.target)
         if self.target == "retiring":
             cpu, memory, slots = entry.charged
-            moved = replace(moved, charged=(cpu, max(memory, self.memory), slots), claimed=False)
+            moved = replace(moved, charged=(cpu, max(memory, self.memory), slots))
         model.entries[self.key] = moved
         return DONE
 
@@ -363,44 +395,6 @@ class Forget(Op):
 
     def change(self, view: State, now: Now) -> Change:
         return transitions.forget_requests(view, [f"1000:{self.request_id}"])
-
-
-@dataclass(frozen=True, slots=True)
-class Quota(Op):
-    namespace: str = "default"
-    quota: OptionalResources = OptionalResources()
-
-    def expect(self, model: Model, now: Now) -> Outcome:
-        model.quotas.pop(self.namespace, None)
-        if self.quota != OptionalResources():
-            model.quotas[self.namespace] = self.quota
-        return DONE
-
-    def change(self, view: State, now: Now) -> Change:
-        row = Namespace(self.namespace, self.quota)
-        return change(view, "quota", (Put(NAMESPACES, self.namespace, row),))
-
-
-@dataclass(frozen=True, slots=True)
-class MakeClaim(Op):
-    """Give a namespace its claim, once and without asking admission: it is a row like others."""
-
-    namespace: str = "team-a"
-    amounts: Amounts = NOTHING
-    hard: bool = False
-
-    def expect(self, model: Model, now: Now) -> Outcome:
-        if self.namespace in model.claims or model.retired:
-            return SAME
-        model.claims[self.namespace] = (self.amounts, self.hard)
-        return DONE
-
-    def change(self, view: State, now: Now) -> Change:
-        if view.claim_of(self.namespace) or is_retired(view):
-            return Change("claim")
-        key = f"claim-{self.namespace}"
-        row = Claim(key, self.namespace, vector(self.amounts), Resources(), self.hard, 0)
-        return change(view, "claim", (Put(CLAIMS, key, row),))
 
 
 @dataclass(frozen=True, slots=True)

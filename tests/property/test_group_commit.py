@@ -17,10 +17,11 @@ from ledger.resources import Resources
 from ledger.staging import Operation
 from ledger.store import Ledger
 from tests.property.machine import MEMORY, anything
-from tests.property.model import SPACES, Model, Observe, Op, Quota
+from tests.property.model import SPACES, Model, Observe, Op
+from tests.property.model_namespaces import Space
 from tests.unit.ledger.samples import FACTS, NOW, POLICY, ask, proposal
 
-FIRST = (Observe(amounts=(4000, 40, 6)), *(Quota(namespace=name) for name in SPACES))
+FIRST = (Observe(amounts=(4000, 40, 6)), *(Space(namespace=name) for name in SPACES))
 
 
 def operations(ops: list[Op], now: Now) -> list[Operation]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from ledger import transitions
+from ledger import claims, namespaces, transitions
 from ledger.capacity import node_of
+from ledger.claims import ClaimProposal, ClaimUpdate, Host
 from ledger.errors import AxernError
 from ledger.reservation import EXTERNAL, RUN
-from ledger.resources import OptionalResources, Resources
+from ledger.resources import DIMENSIONS, OptionalResources, Resources
 from ledger.state import HEADROOM, Change, Put, State, change, genesis
-from ledger.tables import CLAIMS, NAMESPACES, TICKETS, Claim, Namespace, Node, Ticket
+from ledger.tables import TICKETS, Node, Ticket
 from tests.unit.ledger.samples import CGROUP, FACTS, MONITOR, NOW, POLICY, do, proposal
 
 SPACES = ("default", "team-a", "team-b")
@@ -89,7 +90,7 @@ def start_state(node: Node) -> State:
     state = genesis(NOW)
     do(state, transitions.observe_node(state, node))
     for name in SPACES[1:]:
-        do(state, change(state, "namespace", (Put(NAMESPACES, name, Namespace(name)),)))
+        do(state, namespaces.create(state, name, NOW, "uid:0"))
     return state
 
 
@@ -135,16 +136,16 @@ def fits_headroom(state: State, amount: Resources, device: str | None) -> bool:
     return all(state.balance(HEADROOM, pool) >= need for pool, need in pools.items() if need)
 
 
-def _claim(state: State, step: Step, _number: int) -> Change | None:
-    # Made once and kept: growing, shrinking and taking entries over have operations of their own.
-    amount = replace(step.amount, gpu_memory_bytes=0)
-    if step.namespace == "default" or state.claim_of(step.namespace):
-        return None
-    if not fits_headroom(state, amount, None):
-        return None
-    key = f"claim-{step.namespace}"
-    row = Claim(key, step.namespace, amount, Resources(), step.flag, 0)
-    return change(state, "claim", (Put(CLAIMS, key, row),))
+def _claim(state: State, step: Step, number: int) -> Change | None:
+    host = Host(FACTS, NOW, POLICY)
+    there = state.claim_of(step.namespace)
+    amounts = {each.name: getattr(step.amount, each.name) for each in DIMENSIONS}
+    if there is None:
+        asked = ClaimProposal(f"c{number}", step.namespace, amounts, step.flag, None)
+        return claims.create(state, asked, host, "uid:0")
+    if step.which % 4 == 0:
+        return claims.release(state, there.id, "uid:0")
+    return claims.update(state, there.id, ClaimUpdate(amounts, step.flag), host, "uid:0")
 
 
 def _ticket(state: State, step: Step, _number: int) -> Change | None:
@@ -169,10 +170,11 @@ OPERATIONS: dict[str, Callable[[State, Step, int], Change | None]] = {
     "renew": _on_entry(lambda state, key, step: transitions.renew(state, key, step.which, NOW)),
     "beat": _on_entry(lambda state, key, step: transitions.persist_beats(state, {key: step.which})),
     "observe": lambda state, step, _: transitions.observe_node(state, step.node),
-    "quota": lambda state, step, _: change(
+    "quota": lambda state, step, _: namespaces.set_quota(
         state,
-        "quota",
-        (Put(NAMESPACES, step.namespace, Namespace(step.namespace, step.quota)),),
+        step.namespace,
+        {each.name: getattr(step.quota, each.name) for each in DIMENSIONS},
+        "uid:0",
     ),
     "claim": _claim,
     "ticket": _ticket,

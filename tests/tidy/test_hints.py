@@ -81,7 +81,7 @@ def test_pages_name_commands_that_exist() -> None:
     ("source", "found"),
     [
         ('f(hint="see `axern node healer`")', ["axern node healer"]),
-        ('f(hint=f"axern namespace create {name}")', ["axern namespace create X"]),
+        ('f(hint=f"axern secret create {name}")', ["axern secret create X"]),
         ('h = {"a": "use: " "axern run cancel --hard ID"}', ["axern run cancel --hard ID"]),
         ('f(hint="axern run --fast -- sh -c x")', ["axern run --fast --"]),
         ('f(hint="with: systemctl start axernd")', []),

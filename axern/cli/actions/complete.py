@@ -96,13 +96,17 @@ def _templates(answer: Json, _last: str) -> list[Candidate]:
 
 
 def _namespaces(answer: Json, _last: str) -> list[Candidate]:
-    names = {str(row["namespace"]) for row in answer["reservations"]} | {"default"}
-    return [(name, "") for name in sorted(names)]
+    return [(str(row["name"]), "") for row in answer["namespaces"]]
+
+
+def _claims(answer: Json, last: str) -> list[Candidate]:
+    return [(_shown_id(row, last), f"of {row['namespace']}") for row in answer["claims"]]
 
 
 _SOURCES: dict[str, tuple[str, Callable[[Json, str], list[Candidate]]]] = {
     "runs": ("/v2/runs", _runs),
     "reservations": ("/v2/reservations", _reservations),
     "templates": ("/v2/templates", _templates),
-    "namespaces": ("/v2/reservations", _namespaces),
+    "namespaces": ("/v2/namespaces", _namespaces),
+    "claims": ("/v2/claims", _claims),
 }

@@ -46,7 +46,7 @@ def read(where: Where, reason: DaemonUnreachable) -> Snapshot:
 
 def reservations(snapshot: Snapshot, namespace: str | None, phase: str | None) -> Json:
     """Return what `GET /v2/reservations` would answer."""
-    now = _now(snapshot.state)
+    now = clock(snapshot.state)
     rows = [
         _view(reservation, now)
         for reservation in snapshot.state.reservations()
@@ -79,7 +79,7 @@ def closely(where: Where, prefix: str, reason: DaemonUnreachable) -> Json:
             f"no reservation has an id that begins with {prefix}, and none is remembered",
             hint="list them with: axern reservations",
         )
-    now = _now(snapshot.state)
+    now = clock(snapshot.state)
     row = found[0] if found else None
     last = past.last if past else None
     view = _view(row, now) if row else ended_view(last, now) if last else None
@@ -130,7 +130,7 @@ def _view(row: Reservation, now: Now) -> Json:
     return reservation_view(row, UNOBSERVED, now)
 
 
-def _now(state: State) -> Now:
+def clock(state: State) -> Now:
     """Return the clocks of now, or of the last commit if the host was started anew since then.
 
     Deadlines count on the boot of the last commit; only there can they be turned into wall time.

@@ -20,6 +20,9 @@ from axern.cli.grammar import Command, Group, text
 TOP = {
     "run": "run:RUN",
     "reservations": "reservations:RESERVATIONS",
+    "namespace": "namespaces:NAMESPACE",
+    "quota": "namespaces:QUOTA",
+    "claim": "namespaces:CLAIM",
     "node": "node:NODE",
     "template": "template:TEMPLATE",
     "ledger": "ledger:LEDGER",

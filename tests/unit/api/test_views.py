@@ -35,7 +35,7 @@ REFUSAL_KEYS = {
     "facts_sequence", "message", "hint", "shortfalls", "reasons",
 }  # fmt: skip
 SHORTFALL_KEYS = {
-    "gate", "dimension", "requested", "committed", "limit", "available", "short_by",
+    "gate", "dimension", "requested", "committed", "limit", "available", "short_by", "claim_id",
 }  # fmt: skip
 
 

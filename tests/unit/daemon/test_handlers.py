@@ -11,8 +11,9 @@ import pytest
 
 from axern.api import frames
 from axern.api.schema import DNS_LABEL, HeartbeatRequest, ReserveRequest, RunRequest
-from axern.daemon.handlers import Handlers, Route, error_response
+from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.reconcile import Reconciler
+from axern.daemon.routes import Route
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import CODES, AdmissionRefused, AxernError
@@ -44,6 +45,21 @@ ROUTES = {
     ("POST", "/v2/templates"),
     ("GET", "/v2/templates/{name}"),
     ("DELETE", "/v2/templates/{name}"),
+    ("GET", "/v2/namespaces"),
+    ("POST", "/v2/namespaces"),
+    ("GET", "/v2/namespaces/{name}"),
+    ("PATCH", "/v2/namespaces/{name}"),
+    ("DELETE", "/v2/namespaces/{name}"),
+    ("GET", "/v2/quotas"),
+    ("GET", "/v2/quotas/{namespace}"),
+    ("PATCH", "/v2/quotas/{namespace}"),
+    ("DELETE", "/v2/quotas/{namespace}"),
+    ("GET", "/v2/quotas/{namespace}/events"),
+    ("GET", "/v2/claims"),
+    ("POST", "/v2/claims"),
+    ("GET", "/v2/claims/{id}"),
+    ("PATCH", "/v2/claims/{id}"),
+    ("DELETE", "/v2/claims/{id}"),
     ("GET", "/v2/health"),
     ("POST", "/v2/batch"),
     ("GET", "/v2/openapi.json"),
@@ -418,6 +434,7 @@ def test_a_refusal_has_its_numbers_and_when_to_come_back() -> None:
                 "limit": 8,
                 "available": 2,
                 "short_by": 2,
+                "claim_id": None,
             }
         ],
         "reasons": [],

@@ -125,6 +125,10 @@ def live(path: Path) -> None:
         standing = importlib.import_module("ledger.standing")
         wish = standing.Wish(0, "new disks")
         life.do(lambda view: standing.drain(view, wish, life.now))
+    with contextlib.suppress(ImportError):  # since schema 3
+        namespaces = importlib.import_module("ledger.namespaces")
+        edits = {"minimum": {"cpu_milli": 100}, "ratios": {"memory_bytes": "1.5"}}
+        life.do(lambda view: namespaces.update(view, "team-a", edits, "uid:0"))
     life.ledger.close(checkpoint=False)
 
 

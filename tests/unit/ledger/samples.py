@@ -131,10 +131,9 @@ def add_claim(
     device: str | None = None,
     expires_ms: int | None = None,
 ) -> Claim:
-    """Give *namespace* a claim; entries made before it are not under it."""
-    key = f"claim-{namespace}"
-    row = Claim(key, namespace, amount, Resources(), hard, 0, device, expires_ms)
-    do(state, change(state, "claim", (Put(CLAIMS, key, row),)))
+    """Give *namespace* a claim, whether it fits or not; what it holds already is not under it."""
+    row = Claim(f"claim-{namespace}", namespace, amount, Resources(), hard, 0, device, expires_ms)
+    do(state, change(state, "claim", (Put(CLAIMS, row.id, row),)))
     return row
 
 

@@ -145,7 +145,7 @@ def test_a_checkpoint_reads_back_as_what_was_written() -> None:
 
 def test_a_checkpoint_has_one_row_a_line() -> None:
     lines = encoded(a_checkpoint()).decode().splitlines()
-    assert lines[:3] == ["{", '"schema":2,', '"node_id":"node-a",']
+    assert lines[:3] == ["{", f'"schema":{codec.SCHEMA},', '"node_id":"node-a",']
     assert '["committed:default","cpu_milli",100],' in lines
     assert sum(line.startswith(f'"{1:032x}":{{') for line in lines) == 2  # the lease and its beat
     assert lines[-1] == "}"
@@ -161,13 +161,13 @@ def test_the_pieces_of_a_large_checkpoint_are_small() -> None:
 
 
 def test_a_newer_schema_is_told_from_damage() -> None:
-    body = encoded(a_checkpoint()).replace(b'"schema":2', b'"schema":12')
+    body = encoded(a_checkpoint()).replace(b'"schema":%d' % codec.SCHEMA, b'"schema":12')
     with pytest.raises(Malformed) as damaged:
         codec.decode_checkpoint(body)
     assert not isinstance(damaged.value, NewerSchema)
     body = body[: body.rindex(b'"sha256"')]
     body += b'"sha256":"%b"\n}\n' % hashlib.sha256(body).hexdigest().encode()
-    with pytest.raises(NewerSchema, match="schema 12, this program knows up to 2"):
+    with pytest.raises(NewerSchema, match="schema 12, this program knows up to 3"):
         codec.decode_checkpoint(body)
 
 

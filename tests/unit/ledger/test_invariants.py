@@ -9,7 +9,7 @@ import pytest
 from ledger import transitions
 from ledger.invariants import check, expected_balances, trial_balance
 from ledger.resources import OptionalResources, Resources
-from ledger.tables import Beat, RequestRecord
+from ledger.tables import Beat, Claim, LimitRange, RequestRecord
 from tests.unit.ledger.samples import (
     GIB,
     NOW,
@@ -91,7 +91,12 @@ def test_a_sound_ledger_is_clean() -> None:
         (put("reservations", "b", lane=-1), "lane-out-of-range"),
         (put("reservations", "b", namespace="nowhere"), "no-namespace"),
         (put("reservations", "a", gpu_device=None), "no-device"),
+        (put("reservations", "a", gpu_device="h"), "drawdown-differs"),
         (put("reservations", "a", claim_id=None), "drawdown-differs"),
+        (put("claims", "claim-team", amount=ask(99)), "claim-overdrawn"),
+        (put("claims", "claim-team", gpu_device=None), "no-device"),
+        (stray("claims", "x", Claim("x", "team", ask(1), ask(1), False, 0)), "two-claims"),
+        (stray("limit_ranges", "x", LimitRange("nowhere")), "no-namespace"),
         (put("claims", "claim-team", drawdown=Resources()), "drawdown-differs"),
         (put("claims", "claim-team", namespace="nowhere"), "no-namespace"),
         (put("tickets", "ticket-1", held=ask(cpu=51)), "balance-differs"),

@@ -254,8 +254,9 @@ def test_a_claim_is_drawn_and_given_back() -> None:
 
     assert drawn() == Resources(1000, 2 * GIB, 0, 0, 2)
     do(state, transitions.retire(state, "r", "exit", memory_bytes=9 * GIB))
-    assert drawn() == Resources(500, GIB, 0, 0, 1)
+    assert drawn() == Resources(1000, 10 * GIB, 0, 0, 2)
     do(state, transitions.release(state, "r", "gone"))
+    assert drawn() == Resources(500, GIB, 0, 0, 1)
     do(state, transitions.release(state, "s", "never started"))
     assert drawn() == Resources()
     assert invariants.check(rows_of(state), state.balances()) == []
