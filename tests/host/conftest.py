@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from axern.host import cgroup, cgroup_tree, filestore, mounts
+from axern.host import cgroup, cgroup_files, cgroup_tree, filestore, mounts
 from axern.host.cgroup_values import CgroupOptions, limits_of
 from axern.records import Unpacker
 from axern.runtime import launch, monitor, output, teardown, template
@@ -171,9 +171,11 @@ def command_lines() -> Iterator[tuple[int, bytes]]:
 def wait_until(holds: Callable[[], bool], limit_s: float = EXIT_LIMIT_S) -> None:
     """Look until *holds* does; fail after *limit_s*."""
     deadline_s = time.monotonic() + limit_s
+    pause_s = 0.002
     while not holds():
         assert time.monotonic() < deadline_s, "it did not come true in time"
-        time.sleep(0.002)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.1, 0.1)  # to look costs time of what is looked at
 
 
 def digest_tree(top: str) -> str:
@@ -236,11 +238,24 @@ def made_lab(before: Callable[[Layout], None]) -> Iterator[Lab]:
     assert left == []
 
 
+@pytest.fixture(scope="module")
+def prepared_lab() -> Iterator[Lab]:
+    """Yield a lab whose control groups hold limits, as they do in the machine."""
+    with made_lab(lambda _: None) as lab:
+        cgroup_tree.prepare(lab.layout.root)
+        yield lab
+
+
 @pytest.fixture
-def enforcing_lab(lab: Lab) -> Lab:
-    """Return a lab whose control groups hold limits, as they do in the machine."""
-    cgroup_tree.prepare(lab.layout.root)
-    return lab
+def enforcing_lab(prepared_lab: Lab) -> Iterator[Lab]:
+    """Yield the module's lab; afterwards bury what the test left to it, and take its wall down."""
+    first = len(prepared_lab.made)
+    yield prepared_lab
+    for spec in prepared_lab.made[first:]:
+        prepared_lab.bury(spec)
+    assert prepared_lab.leftovers() == []
+    sandboxes = prepared_lab.layout.root.child(cgroup_tree.SANDBOXES)
+    cgroup_files.apply(sandboxes, {"memory.max": "max"})
 
 
 @pytest.fixture(params=["runc", pytest.param("runsc", marks=pytest.mark.long)])

@@ -13,10 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.vm import recipe
+
+BUILDING = "building-"
+DONE = "done"
+KEPT = 3
+"""Images in the cache: a checkout has one, and others of this user share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +71,21 @@ def obtain() -> Image:
     with open(cache / "lock", "w") as lock:  # one builder; the others take what it made
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not image.folder.exists():
-            with tempfile.TemporaryDirectory(prefix="building-", dir=cache) as work:
+            for unfinished in cache.glob(f"{BUILDING}*"):
+                shutil.rmtree(unfinished)  # of a builder that was killed: it held the lock
+            with tempfile.TemporaryDirectory(prefix=BUILDING, dir=cache) as work:
                 build(Path(work))
                 os.rename(f"{work}/image", image.folder)
+        os.utime(image.folder)
+        prune(cache)
     return image
+
+
+def prune(cache: Path) -> None:
+    """Remove all but the images that were asked for last, of which some machine may still run."""
+    images = [path for path in cache.iterdir() if (path / "disk.img").exists()]
+    for old in sorted(images, key=lambda path: path.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old)
 
 
 def build(work: Path) -> None:
@@ -76,8 +93,10 @@ def build(work: Path) -> None:
     tree, result = work / "tree", Image(work / "image")
     result.folder.mkdir()
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "axern-vm", "-f", str(result.key))
-    python_wheels(work / "wheels")
-    debian(tree, work)
+    with ThreadPoolExecutor(1) as beside:  # both mostly wait for a mirror
+        wheels = beside.submit(python_wheels, work / "wheels")
+        debian(tree, work)
+        wheels.result()
     for pattern, target in (("vmlinuz-*", result.kernel), ("initrd.img", result.initrd)):
         (found,) = (tree / "boot").glob(pattern)
         shutil.copy(found, target)
@@ -96,6 +115,7 @@ def debian(tree: Path, work: Path) -> None:
     options += ["--dpkgopt=force-unsafe-io", "--format=directory", "--quiet"]
     hooks = [
         "mkdir -p $1/root/.ssh $1/var/lib/axern-vm",
+        f"until [ -e '{work}/wheels/{DONE}' ]; do sleep 0.2; done",
         f"cp -r '{work}/wheels' $1/var/lib/axern-vm/wheels",
         f"cp '{work}/image/key.pub' $1/root/.ssh/authorized_keys",
         f"cp '{work}/image/key' $1/etc/ssh/ssh_host_ed25519_key",
@@ -136,12 +156,16 @@ def os_release() -> dict[str, str]:
 
 def python_wheels(folder: Path) -> None:
     """Download what tests in the guest import, for the guest's Python."""
-    run(
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--dest", str(folder), "--only-binary=:all:", "--python-version", recipe.PYTHON),
-        *("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_17_x86_64"),
-        *("--platform", "manylinux2014_x86_64", *recipe.requirements(), "setuptools", "wheel"),
-    )
+    folder.mkdir()
+    try:
+        run(
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
+            *("--dest", str(folder), "--only-binary=:all:", "--python-version", recipe.PYTHON),
+            *("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_17_x86_64"),
+            *("--platform", "manylinux2014_x86_64", *recipe.requirements(), "setuptools", "wheel"),
+        )
+    finally:
+        (folder / DONE).touch()  # also without them, so that nobody waits
 
 
 def run(*argv: str) -> str:
