@@ -80,8 +80,10 @@ class Folder:
         fd = self.open(name)
         try:
             chunks = []
-            while chunk := os.read(fd, max(4096, os.fstat(fd).st_size)):
+            wanted = os.fstat(fd).st_size
+            while chunk := os.read(fd, max(4096, wanted)):  # each is as large as it may become
                 chunks.append(chunk)
+                wanted -= len(chunk)
         finally:
             os.close(fd)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)

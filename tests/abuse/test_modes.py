@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from axern.api.client import ApiError
+from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 
 pytestmark = pytest.mark.host
@@ -109,6 +111,12 @@ def fill(lab: DaemonLab) -> None:
         lab.wait_status(running, "running")
     lab.wait_status(lab.detach("runc", "true"), "succeeded")
     lab.request("POST", "/v2/reservations", {})
+    lab.request("POST", "/v2/namespaces", {"name": "full"})
+    lab.request("PATCH", "/v2/quotas/full", {"quota": {"sandbox_slots": 0}})
+    with pytest.raises(ApiError):
+        lab.request("POST", "/v2/reservations", {"namespace": "full"})
+    events = f"{lab.layout.state_dir}/events.jsonl"
+    wait_until(lambda: os.path.exists(events))
 
 
 @pytest.mark.parametrize("umask", ["000", "077"])

@@ -15,6 +15,7 @@ import pytest
 from ledger import checkpoint as checkpoint_file
 from ledger import codec, reader
 from ledger.blank import END_BYTES, end_mark
+from ledger.codec import SCHEMA
 from ledger.errors import LedgerCorrupt, LedgerError, LedgerTooNew, NotFound
 from ledger.files import Folder
 from ledger.journal import Scan, segments
@@ -220,13 +221,15 @@ def test_rows_that_contradict_the_accounts_are_refused(damaged: Path) -> None:
 
 def test_a_newer_schema_is_named_as_such(damaged: Path) -> None:
     path = damaged / "ledger.json"
-    newer = path.read_bytes().replace(b'"schema":2,', b'"schema":3,')
+    ours, next_one = (b'"schema":%d,' % number for number in (SCHEMA, SCHEMA + 1))
+    newer = path.read_bytes().replace(ours, next_one)
     path.write_bytes(newer)
     with pytest.raises(LedgerCorrupt):
         reader.read(damaged)  # the sum says that nobody wrote this
     path.write_bytes(reseal(newer))
+    words = f"schema {SCHEMA + 1}, this program knows up to {SCHEMA}"
     for opening in (reader.read, lambda _: lives.open_ledger(str(damaged), ManualClock())):
-        with pytest.raises(LedgerTooNew, match="schema 3, this program knows up to 2"):
+        with pytest.raises(LedgerTooNew, match=words):
             opening(damaged)
 
 

@@ -21,6 +21,12 @@ OPERATIONS = (
     "drain",
     "undrain",
     "retire-node",
+    "namespace-create",
+    "namespace-update",
+    "namespace-delete",
+    "claim-create",
+    "claim-update",
+    "claim-release",
     "repair",
 )
 """What stands in the journal; a test compares it with the code that writes it."""
