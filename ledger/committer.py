@@ -43,6 +43,7 @@ COST_FACTOR = 20
 """The same in terms of what the last one cost, so that they take a twentieth of a core at most."""
 ROOM_FACTOR = 10
 """How many times `IDLE_S` to wait before room for a segment or the ballast is tried again."""
+_A_MOMENT_S = 0.001
 RESEAL_PAUSE_S = 0.1
 """The pause after the first reseal that the disk refused; each further one doubles it."""
 RESEAL_LONGEST_PAUSE_S = 10.0
@@ -356,6 +357,7 @@ class _Upkeep:
         self.room_error = failure
         if failure is not None:
             self._room_after_s = self._loop.time() + ROOM_FACTOR * self._idle_s
+            self._look_after(self._room_after_s)
 
     def _run(self, work: Callable[[], None], note: Callable[[CommitFailed | None], None]) -> None:
         def finished(done: asyncio.Future[None]) -> None:
@@ -374,6 +376,16 @@ class _Upkeep:
         """Keep *error* for whoever asks, and leave the disk alone for a while."""
         self.error = error
         self._retry_after_s = self._idle_after_s = self._loop.time() + COST_FACTOR * self._idle_s
+        self._look_after(self._retry_after_s)
+
+    def _look_after(self, when_s: float) -> None:
+        """Look again then, whether or not anybody commits: an idle ledger gets well by itself."""
+
+        def look() -> None:
+            if self._resting.is_set():  # else the batch in flight ends with a look
+                self.look(None)
+
+        self._loop.call_at(when_s + _A_MOMENT_S, look)
 
 
 def _nothing(_view: State) -> Change:
