@@ -481,31 +481,3 @@ def test_a_checkpoint_that_fails_is_told_and_commits_go_on(
         assert committer.checkpoint_error is None
 
     run(ledger, work, idle_s=0.01)
-
-
-def test_an_idle_ledger_gets_well_by_itself(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody commits any more, so that only time brings another look at the disk."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise CommitFailed("the disk refuses")
-
-    async def scenario() -> None:
-        committer = Committer(ledger, CLOCK, idle_s=0.01)
-        with monkeypatch.context() as broken:
-            broken.setattr(Ledger, "prepare_segment", refuse)
-            broken.setattr(Ledger, "wants_room", property(lambda _: True))
-            await committer.submit(reserve(1))
-            await until(lambda: committer._upkeep.room_error is not None)
-            await until(lambda: committer._upkeep._timer is None and is_quiet(committer))
-        await until(lambda: committer.upkeep_error is None)
-        with monkeypatch.context() as broken:
-            broken.setattr(Ledger, "begin_checkpoint", refuse)
-            committer._upkeep._changed_at_s = 0.0
-            committer._upkeep._idle()
-            assert committer.upkeep_error is not None
-        await until(lambda: committer.upkeep_error is None)
-        await committer.close()
-
-    asyncio.run(scenario())
