@@ -139,7 +139,7 @@ class Frames:
     """
 
     content_type = frames.CONTENT_TYPE
-    piece_bytes = 1024**2
+    piece_bytes = 512 * 1024
 
     def event(self, name: str, data: Json, offset: int) -> bytes:
         """Return one event."""

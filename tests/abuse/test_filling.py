@@ -88,8 +88,8 @@ def test_ten_of_sixty_four_command_lines_are_admitted() -> None:
             assert error["code"] == "node_cpu_and_memory_capacity_exhausted"
             assert len(error["shortfalls"]) == 2
             assert b"[node_cpu_and_memory_capacity_exhausted]" in err
-            assert b"node memory: " in err
-            assert b"node CPU: " in err
+            assert b"node memory: 32MiB asked for, " in err
+            assert b"node CPU: 10m asked for, " in err
         assert len(lab.reservations()) == FIT
 
 

@@ -16,6 +16,7 @@ from ledger.errors import (
     LedgerCorrupt,
     NotFound,
 )
+from ledger.journal import lines_end
 from ledger.state import Change, State
 from ledger.store import Ledger
 from ledger.testing import (
@@ -389,6 +390,24 @@ def test_a_segment_made_in_advance_takes_the_next_line(
         number += 1
         ledger.commit(reserving(small_proposal(number), clock()), clock())
     assert len(list(directory.glob("journal-*"))) == 2
+
+
+def test_a_segment_that_is_half_full_asks_for_the_next(
+    ledger: Ledger, directory: Path, clock: ManualClock
+) -> None:
+    ledger.prepare_segment()  # and the ballast
+    number = 0
+    while ledger.has_spare:
+        number += 1
+        ledger.commit(reserving(small_proposal(number), clock()), clock())
+    wanted_at_once = ledger.wants_room
+    live = max(directory.glob("journal-*"))
+    while not ledger.wants_room:
+        number += 1
+        ledger.commit(reserving(small_proposal(number), clock()), clock())
+    assert 0.5 < lines_end(live.read_bytes()) / live.stat().st_size < 1
+    ledger.prepare_segment()
+    assert [wanted_at_once, ledger.wants_room, ledger.has_spare] == [False, False, True]
 
 
 def test_the_journal_asks_for_a_checkpoint_when_it_has_grown(
