@@ -87,7 +87,6 @@ def failing_flushes(lab: DaemonLab, pid: int) -> Iterator[Path]:
             tracer.wait()
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_failed_flushes_are_answered_as_not_done_and_outlived() -> None:
     with daemon_lab() as lab:
         daemon = lab.start()
