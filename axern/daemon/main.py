@@ -27,7 +27,7 @@ from axern.daemon.supervision import Supervision
 from axern.daemon.template_service import sweep
 from axern.daemon.wiring import wire
 from axern.errors import HostError
-from axern.host import cgroup_tree, systemd
+from axern.host import cgroup_tree, linux, systemd
 from axern.runtime import template
 from axern.runtime.configured import layout_of, sole_user_of
 from ledger.committer import Committer
@@ -57,6 +57,9 @@ the same, but for 75: an offline release holds the locks for seconds (docs/decis
 _REST_TIMEOUT_S = 30.0
 _log = logging.getLogger("axernd")
 
+_LARGE_BUFFER_BYTES = 1024**2
+"""A search of the journal reads whole segments; what it took must not stay with the daemon."""
+
 
 def main() -> None:
     """Run the daemon until SIGTERM or SIGINT; sandboxes stay."""
@@ -77,6 +80,7 @@ def main() -> None:
     in_journal = systemd.writes_to_journal(os.environ, sys.stderr.fileno())
     log_lines.set_up(sys.stderr, verbose=arguments.verbose, in_journal=in_journal)
     _raise_file_limit()
+    linux.give_back_from(_LARGE_BUFFER_BYTES)
     os.umask(0o022)  # whatever it was: no file's rights may depend on who started us
     sys.exit(_guarded(arguments.config, bury_unknown=arguments.bury_unknown))
 
