@@ -194,13 +194,14 @@ def test_a_full_pipe_is_an_answer_and_a_cancel_ends_it(lab: DaemonLab, start: St
     assert process.stdin is not None
     paths = lab.layout.sandbox(run_id)
 
-    def waits() -> bool:
+    def is_full() -> bool:
         taken = standard_input.read_taken(paths)
-        return taken is not None and taken.offset >= MEBIBYTE // 2
+        return taken is not None and taken.offset >= MEBIBYTE
 
-    process.stdin.write(b"x" * (MEBIBYTE // 2))
+    process.stdin.write(b"x" * (MEBIBYTE + 64 * 1024))
     process.stdin.flush()
-    wait_until(waits)
+    wait_until(is_full)
+    lab.wait_status(run_id, "running")  # the pipe takes input before the workload is there
     lab.request("DELETE", f"/v2/runs/{run_id}?grace_ms=0")
     assert process.wait(60) == 137
     process.stdin.close()
