@@ -103,7 +103,10 @@ def test_a_changed_limit_is_put_right_and_told(
         write(scene.paths.wall, "memory.max", "max")
         write(scene.paths.workload, "memory.oom.group", "0")
         (told,) = scene.doctor()
-        assert told.startswith("memory.max holds max, not 134217728; memory.oom.group holds 0")
+        wall, workload = scene.paths.wall.folder, scene.paths.workload.folder
+        assert told.startswith(
+            f"{wall}/memory.max holds max, not 134217728; {workload}/memory.oom.group holds 0"
+        )
         assert await scene.whole_round() == []
         assert scene.doctor() == []
         assert cgroup_files.read_number(scene.paths.wall, "memory.max") == LIMIT_BYTES
