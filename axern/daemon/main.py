@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import axern
 from axern import config
 from axern.api import server
-from axern.daemon import door, instance, log_lines, opening, placement, read_only
+from axern.daemon import door, going_down, instance, log_lines, opening, placement, read_only
 from axern.daemon.capability_loss import CapabilityLoss
 from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response
@@ -191,9 +191,9 @@ def _make_template(layout: Layout) -> None:
 
 async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handover) -> int:
     loop = asyncio.get_running_loop()
-    closing, settings = parts.closing, parts.settings
+    closing, settings, asked = parts.closing, parts.settings, asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, closing.set)
+        loop.add_signal_handler(number, asked.set)
     listening = door.listening(settings, handover)
     notifier = systemd.Notifier(handover.notify_socket)
     supervision = Supervision(notifier, handover.watchdog_s, parts, reconciler)
@@ -205,12 +205,15 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
         asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
     }
     _log.info("serving on %s", settings.socket_path)
-    stop = asyncio.create_task(closing.wait(), name="signal")
+    stop = asyncio.create_task(asked.wait(), name="signal")
     async with supervision.serving():
         done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if handover.notify_socket and await asyncio.to_thread(systemd.is_host_going_down):
+            supervision.stop("the host goes down, and sandboxes end")
+            await going_down.end_all(parts)
+        else:
+            supervision.stop("sandboxes go on")
         closing.set()
-        supervision.stop()
-        _log.info("stopping; sandboxes go on")
         serving.should_exit = True
         door.shut(settings, handover)
         await parts.lives.close(_REST_TIMEOUT_S)

@@ -48,9 +48,10 @@ class Supervision:
             signs.cancel()
             await asyncio.wait((signs,))
 
-    def stop(self) -> None:
-        """Say that the daemon is about to end."""
-        self._notifier.tell("STOPPING=1", "STATUS=stopping; sandboxes go on")
+    def stop(self, words: str) -> None:
+        """Say that the daemon is about to end, and in *words* what becomes of its sandboxes."""
+        _log.info("stopping; %s", words)
+        self._notifier.tell("STOPPING=1", f"STATUS=stopping; {words}")
 
     def status(self) -> str:
         """Return in one line how the daemon is."""

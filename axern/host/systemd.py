@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import subprocess
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ _DELEGATED = ("trusted.delegate", "user.delegate")
 """The attribute that systemd sets on a control group which it has given away; the second is the
 one that those who are not root may read."""
 _SEND_TIMEOUT_S = 1.0
+_HOST_STATE = ("systemctl", "is-system-running")
+_ASK_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,25 @@ class Notifier:
             out.sendto(message, self._address)
             return True
         return False
+
+
+def is_host_going_down() -> bool:
+    """Tell whether systemd stops this whole host; where nobody can tell, it does not.
+
+    Source: systemctl(1), is-system-running.
+    """
+    try:
+        done = subprocess.run(
+            _HOST_STATE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_ASK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.strip() == b"stopping"
 
 
 def writes_to_journal(environment: Mapping[str, str], descriptor: int) -> bool:

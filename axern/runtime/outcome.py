@@ -26,16 +26,19 @@ EXPIRED = "expired"
 TIMEOUT = "timeout"
 STDIN_LOST = "stdin-lost"
 CAPABILITY_LOST = "capability-enforcement-lost"
+HOST_DOWN = "host-shutdown"
 _OWN_CODES = {
     EXPIRED: OUT_OF_TIME,
     TIMEOUT: OUT_OF_TIME,
     STDIN_LOST: OWN_FAILURE,
     CAPABILITY_LOST: OWN_FAILURE,
+    HOST_DOWN: OWN_FAILURE,
 }
 _WORDS = {
     EXPIRED: "its time to live (ttl) was over",
     TIMEOUT: "it ran for as long as it may (timeout)",
     CAPABILITY_LOST: "this node can no longer enforce a limit of it; axern node doctor says why",
+    HOST_DOWN: "the host was shut down",
     STDIN_LOST: "a part of its standard input may be lost: the daemon ended in a write",
 }
 

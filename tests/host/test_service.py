@@ -40,7 +40,9 @@ class Manager:
         self.api = api
         self.heard: list[str] = []
 
-    def start(self, *sockets: socket.socket, watchdog_s: float = 3.0) -> subprocess.Popen[bytes]:
+    def start(
+        self, *sockets: socket.socket, watchdog_s: float = 3.0, path: str = os.environ["PATH"]
+    ) -> subprocess.Popen[bytes]:
         given = [os.dup(made.fileno()) for made in sockets or (self.api,)]
         apart = [os.dup2(number, 100 + index) for index, number in enumerate(given)]
         try:
@@ -52,6 +54,7 @@ class Manager:
                     "LISTEN_FDS": str(len(apart)),
                     "LISTEN_FDNAMES": ":".join("api" for _ in apart),
                     "INVOCATION_ID": "0" * 32,
+                    "PATH": path,
                 },
                 pass_fds=tuple(apart),
             )
@@ -198,6 +201,32 @@ def _sockets(pid: int) -> set[int]:
     """Return the inodes of the sockets that the process *pid* has open."""
     found = (os.stat(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
     return {status.st_ino for status in found if stat.S_ISSOCK(status.st_mode)}
+
+
+@pytest.mark.parametrize("state", ["stopping", "running"])
+def test_sandboxes_end_in_order_where_the_host_goes_down(
+    lab: DaemonLab, tmp_path: Path, state: str
+) -> None:
+    """A systemctl of our own says how the host is: the machine of `tests/vm` has a real one."""
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\necho {state}\n", encoding="utf-8")
+    systemctl.chmod(0o755)
+    with managed(lab) as manager:
+        daemon = manager.start(path=f"{tmp_path}:{os.environ['PATH']}")
+        manager.ready()
+        ids = [lab.detach(runtime, "sleep", "600") for runtime in ("runc", "runsc")]
+        for run_id in ids:
+            lab.wait_status(run_id, "running")
+        assert lab.stop(daemon) == 0
+        down = state == "stopping"
+        words = "the host goes down, and sandboxes end" if down else "sandboxes go on"
+        assert f"STATUS=stopping; {words}" in manager.hear()
+        again = manager.start()
+        wait_until(lambda: manager.hear().count("READY=1") == 2, 60)
+        for run in map(lab.run, ids):
+            assert run["status"] == ("failed" if down else "running")
+            assert run["diagnostic_code"] == ("host-shutdown" if down else None)
+        assert lab.stop(again) == 0
 
 
 def test_a_daemon_refuses_to_lose_its_sandboxes(lab: DaemonLab, tmp_path: Path) -> None:

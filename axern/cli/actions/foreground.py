@@ -50,7 +50,7 @@ class Interrupted(Exception):
     """The user asked twice for an end, or has hung up, and we leave at once."""
 
 
-_STOPS = {None, "expired", "timeout", "stdin-lost"}
+_STOPS = {None, "expired", "timeout", "stdin-lost", "host-shutdown"}
 """The diagnostics of a run that was ended, None for one that somebody cancelled or released."""
 
 

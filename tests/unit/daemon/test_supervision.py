@@ -84,5 +84,5 @@ def test_a_ledger_that_refuses_is_told_and_is_no_death() -> None:
 
 def test_the_end_is_told() -> None:
     rig = Rig(None)
-    rig.supervision.stop()
-    assert rig.heard.lines[0] == "STOPPING=1"
+    rig.supervision.stop("sandboxes go on")
+    assert rig.heard.lines == ["STOPPING=1", "STATUS=stopping; sandboxes go on"]
