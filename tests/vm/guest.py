@@ -25,7 +25,7 @@ from typing import IO, Any
 from tests.vm.image import Image
 from tests.vm.recipe import ROOT
 
-MEMORY_MIB = 4096 if os.environ.get("AXERN_LONG") == "1" else 2048
+MEMORY_MIB = 4096 if os.environ.get("AXERN_LONG") == "1" else 3072
 """In the long form twenty sandboxes take what they can get, at once."""
 BOOT_LIMIT_S = 600.0
 """An idle machine needs 30 s; one that is shared with other tests, many times that."""

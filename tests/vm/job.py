@@ -5,7 +5,7 @@ gets `junit-N.xml` and `tests-N.log` for each boot N, `job.log`, `journal.log`, 
 the very end `result`: empty if every step was made, else what went wrong. Whether tests passed
 stands in the JUnit files.
 
-Boot 0 runs what is marked `machine`, in two streams, since the machine has two processors. Then
+Boot 0 runs what is marked `machine`, in three streams: two processors, and tests that wait. Then
 the machine is rebooted, and boot 1 runs what is marked `machine(boot=1)`; in the long form its
 power is then cut without a word, and boot 2 runs what is marked so.
 """
@@ -42,8 +42,8 @@ LEAVE = (
     f"cd {WORKTREE} && systemctl start {UNITS} && "
     f"/opt/tests/bin/python -m tests.machine.leave {RESULTS}/left.json"
 )
-DAEMONS = ("test_unit.py", "test_limits_daemon.py")
-"""What runs beside the rest in boot 0: these start daemons, the rest makes sandboxes only."""
+UNIT, DAEMONS = "test_unit.py", "test_limits_daemon.py"
+"""What runs beside the rest in boot 0: the installed service, and daemons of the tests' own."""
 
 
 def modules(boot: int | None = None) -> list[str]:
@@ -80,30 +80,33 @@ def run_tests(guest: Guest, logs: Path, boot: int, name: str, paths: list[str]) 
 
 
 def first_boot(guest: Guest, logs: Path, note: Callable[[str], None]) -> None:
-    """Run the tests of boot 0 in two streams, one after setting the node up; raises as they do."""
+    """Run the tests of boot 0 in streams, one after setting the node up; raises as they do."""
     mine = modules(0)
-    daemons = [path for path in mine if path.endswith(DAEMONS)]
-    sandboxes = [path for path in mine if path not in daemons]
+    alone = {name: [path for path in mine if path.endswith(name)] for name in (UNIT, DAEMONS)}
+    rest = [path for path in mine if path not in (*alone[UNIT], *alone[DAEMONS])]
 
-    def with_daemons() -> None:
+    def stream(name: str, paths: list[str]) -> None:
+        run_tests(guest, logs, 0, f"0-{name}", paths)
+        note(f"tests: {name}")
+
+    def unit() -> None:
         guest.must(SET_UP)
         note("node setup")
-        run_tests(guest, logs, 0, "0-daemons", daemons)
-        note("tests of daemons")
+        stream("unit", alone[UNIT])
         guest.must(LEAVE)
-        note("sandboxes that the reboot ends")
+        note("sandboxes that the reboot meets")
 
-    def without() -> None:
-        run_tests(guest, logs, 0, "0-sandboxes", sandboxes)
-        note("tests of sandboxes")
-
-    with ThreadPoolExecutor(2) as streams:
-        both = [streams.submit(with_daemons), streams.submit(without)]
+    with ThreadPoolExecutor(3) as streams:
+        all_of_them = [
+            streams.submit(unit),
+            streams.submit(stream, "daemons", alone[DAEMONS]),
+            streams.submit(stream, "sandboxes", rest),
+        ]
         try:
-            for stream in both:
-                stream.result()
+            for each in all_of_them:
+                each.result()
         except BaseException:
-            guest.stop()  # else the other one is waited for
+            guest.stop()  # else the others are waited for
             raise
 
 
