@@ -10,7 +10,7 @@ from pathlib import Path
 import filelock
 import pytest
 
-from ledger import remembered, store
+from ledger import lock, remembered, store
 from ledger.errors import FileSystemRefused, LedgerBusy, LedgerCorrupt, NotFound, PermissionDenied
 from ledger.store import Ledger
 from ledger.testing import ManualClock
@@ -65,6 +65,7 @@ def test_control_without_the_lock_two_writers_spoil_each_other(
             """Hold nothing."""
 
     monkeypatch.setattr(filelock, "FileLock", NoLock)
+    monkeypatch.setattr(lock, "_lock_folder", lambda _: True)
     directory.mkdir()
     (directory / "ledger.lock").touch()
     clock = ManualClock()
