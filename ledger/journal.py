@@ -256,7 +256,7 @@ class Journal:
         if following == self.position.segment:
             if least_bytes <= self._room:
                 return
-        elif self._folder.exists(following):
+        elif self._is_taken(following):
             raise InvariantViolation(f"{following} exists before its first commit")
         self._enter(following, self._next_blank(least_bytes, may_take_ballast=may_take_ballast))
 
@@ -291,6 +291,12 @@ class Journal:
         self.position = Position(following, 0, self.position.chain)
         self._fd, self._room = blank.fd, blank.size - END_BYTES
 
+    def _is_taken(self, following: str) -> bool:
+        try:
+            return self._folder.exists(following)
+        except OSError as err:
+            raise _no_segment(err) from err
+
     def _next_blank(self, least_bytes: int, *, may_take_ballast: bool) -> Blank:
         try:
             while self._spares:
@@ -300,10 +306,7 @@ class Journal:
                 self._discard(spare)
             return self._new_blank(least_bytes + END_BYTES, may_take_ballast=may_take_ballast)
         except OSError as err:
-            raise CommitFailed(
-                f"no new segment can be made: {err.strerror}; nothing was written",
-                hint="make room on the file system of the ledger, then try again",
-            ) from err
+            raise _no_segment(err) from err
 
     def _new_blank(self, least_bytes: int, *, may_take_ballast: bool) -> Blank:
         """Make a segment of *least_bytes* at least; where there is no room, out of the ballast."""
@@ -330,3 +333,10 @@ class Journal:
             hint="look at the disk (df, dmesg); a new segment is tried again and again",
             retry_after_s=DISK_RETRY_AFTER_S,
         )
+
+
+def _no_segment(error: OSError) -> CommitFailed:
+    return CommitFailed(
+        f"no new segment can be made: {error.strerror}; nothing was written",
+        hint="make room on the file system of the ledger, then try again",
+    )

@@ -316,7 +316,8 @@ class Ledger:
 
     def _let_go(self) -> None:
         if self._remembered is not None:
-            self._remembered.close()
+            with contextlib.suppress(OSError):  # what was noted is noted
+                self._remembered.close()
         with contextlib.suppress(OSError):  # what can't be removed is swept by the next opener
             self._journal.close()
 

@@ -109,8 +109,9 @@ def sole_user_of(run_dir: str, holder: str = "axernd", timeout_s: float = 0.0) -
                 f"run_dir {run_dir} is used by {what.strip() or 'axernd'}, process {pid.strip()}",
                 hint="wait until it ends, or stop it; a second daemon needs a run_dir of its own",
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {holder}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # the lock holds without its note, as on a full disk
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {holder}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """What people and programs are told of releases, evidence, history and the doctor."""
 
+import errno
 import json
 import os
 import signal
@@ -220,6 +221,20 @@ def test_offline_waits_for_the_lock_and_names_its_holder(alone: Axern) -> None:
         done = alone.run("reservations", "release", "aaaa")
     assert done.returncode == 1
     assert f"something else, process {os.getpid()}".encode() in done.stderr
+    assert alone.run("reservations", "release", "aaaa").returncode == 0
+
+
+def test_the_lock_holds_where_nothing_can_be_noted_in_it(
+    alone: Axern, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    settings = load(alone.options[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with sole_user_of(settings.run_dir, "something else"):
+            assert alone.run("reservations", "release", "aaaa").returncode == 1
     assert alone.run("reservations", "release", "aaaa").returncode == 0
 
 
