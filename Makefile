@@ -1,9 +1,11 @@
 # Axern's chores. `make` alone lists them.
 
 PYTHON ?= python3
-# Parallel workers; a lock in tests/conftest.py keeps host tests from running side by side.
-JOBS ?= 2
+# Parallel workers: one more than the processors of a small machine, since many tests wait.
+JOBS ?= 3
 BIN := .venv/bin
+# Tests start thousands of programs, each of which would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-long vm vm-long vm-shell vm-stop lint format docs bench demo install uninstall clean

@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,18 +60,29 @@ def belongs(item: pytest.Item) -> bool:
     wrapper=True, tryfirst=True
 )  # before pytest-timeout, which must not count the wait
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold the host's lock during a host test, against other workers and other sessions alike.
+    """Let a host test that wants to be alone be so, among those of all workers and sessions.
 
     Not xdist's groups: xdist 3.8 writes them into the node id, where pytest 9.2 ignores them.
     """
-    if not item.get_closest_marker("host"):
+    marker = item.get_closest_marker("host")
+    if marker is None:
         return (yield)
-    path = Path(tempfile.gettempdir()) / f"axern-host-tests-{os.getuid()}.lock"
+    with ExitStack() as stack:
+        with locked("turn", fcntl.LOCK_EX):  # so that who wants to be alone is not passed by others
+            alone = marker.kwargs.get("alone", False)
+            stack.enter_context(locked("lock", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        return (yield)
+
+
+@contextmanager
+def locked(name: str, how: int) -> Iterator[None]:
+    """Hold a lock of this user's host tests."""
+    path = Path(tempfile.gettempdir()) / f"axern-host-tests-{os.getuid()}.{name}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, how)
         try:
-            return (yield)
+            yield
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # for descriptors that a fork copied, too
     finally:

@@ -208,7 +208,9 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
     stop = asyncio.create_task(asked.wait(), name="signal")
     async with supervision.serving():
         done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if handover.notify_socket and await asyncio.to_thread(systemd.is_host_going_down):
+        if handover.notify_socket is not None and await asyncio.to_thread(
+            systemd.is_host_going_down
+        ):
             supervision.stop("the host goes down, and sandboxes end")
             await going_down.end_all(parts)
         else:

@@ -83,7 +83,7 @@ def create(
     uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
     host_ids = (first_id + uid, first_id + gid)
     try:
-        with standard_input.prepared(paths, *host_ids) if spec.stdin else nullcontext():
+        with standard_input.prepared(paths, *host_ids) if spec.stdin else nullcontext() as stdin:
             created = monitor.create(
                 layout.conmon,
                 runtime,
@@ -92,7 +92,7 @@ def create(
                 timeout_s=timeout_s,
                 log_segment_bytes=segments.segment_bytes(log_max_bytes),
                 enforced=spec.limits is not None,
-                stdin=paths.stdin if spec.stdin else None,
+                stdin=stdin,
             )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err

@@ -30,8 +30,8 @@ class SandboxPaths:
     `folder` has what a run needs and goes with it; `store` has what the workload writes; `log`
     and the exit file stay after the burial until the run's record is durable. `wall` is the control
     group around everything: the runtime is born in `birth` and may move its processes to
-    `workload`; only the monitor lives elsewhere, in `monitor`. `stdin` is the pipe of a run that
-    has standard input, and `stdin_holder` has the process that keeps it open.
+    `workload`; only the monitor lives elsewhere, in `monitor`. `stdin_taken` says how much of a
+    run's standard input was taken, and `stdin_holder` has the process that keeps its pipe open.
     """
 
     sandbox_id: str
@@ -53,7 +53,7 @@ class SandboxPaths:
     birth: Cgroup
     workload: Cgroup
     monitor: Cgroup
-    stdin: str
+    stdin_taken: str
     stdin_holder: Cgroup
 
 
@@ -144,7 +144,7 @@ class Layout:
             birth=wall.child("birth"),
             workload=wall.child("workload"),
             monitor=root.child("monitors").child(sandbox_id),
-            stdin=f"{folder}/stdin",
+            stdin_taken=f"{folder}/stdin.taken",
             stdin_holder=wall.child("stdin"),
         )
 

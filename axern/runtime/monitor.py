@@ -64,7 +64,7 @@ def create(
 ) -> Created:
     """Start a monitor that creates the sandbox, and check that each process is where it belongs.
 
-    It begins another log file each *log_segment_bytes*. The workload reads from the pipe *stdin*.
+    It begins another log file each *log_segment_bytes*. The workload reads from the file *stdin*.
 
     Raises:
         MonitorFailed: The runtime refused, with its own message, or took longer than *timeout_s*.

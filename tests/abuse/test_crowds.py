@@ -67,6 +67,7 @@ def connect(lab: DaemonLab, stack: ExitStack, wire: bytes = b"") -> socket.socke
     return connection
 
 
+@pytest.mark.host(alone=True)
 def test_half_open_clients_keep_no_honest_one_waiting(lab: DaemonLab) -> None:
     over = threading.Event()
     with ExitStack() as stack:

@@ -82,10 +82,12 @@ def test_a_workload_that_reads_no_more_ends_at_once(
     assert process.wait(60) == 0
 
 
-def test_a_user_that_is_not_root_opens_it_anew(lab: DaemonLab, runtime: str) -> None:
+@pytest.mark.parametrize("late", ["", "sleep 3; "])
+def test_a_user_that_is_not_root_opens_it_anew(lab: DaemonLab, runtime: str, late: str) -> None:
+    """Also behind its end, where nobody is left who writes."""
     lab.start()
     done = subprocess.run(
-        argv(lab, runtime, "--user", "1000:1000", "--", "sh", "-c", "cat </dev/stdin"),
+        argv(lab, runtime, "--user", "1000:1000", "--", "sh", "-c", f"{late}cat </dev/stdin"),
         input=b"hello",
         capture_output=True,
         check=False,

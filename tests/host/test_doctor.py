@@ -169,6 +169,7 @@ def test_drift_without_a_daemon(lab: DaemonLab) -> None:
     assert {row["id"] for row in lab.reservations()} == {names["healthy"]}
 
 
+@pytest.mark.host(alone=True)
 def test_what_comes_and_goes_is_no_finding(lab: DaemonLab) -> None:
     lab.start()
     forking = lab.detach("runc", "sh", "-c", "while :; do (true)& (true)& wait; done")

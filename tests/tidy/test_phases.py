@@ -1,4 +1,4 @@
-"""Host tests never run side by side, and long ones only when asked for."""
+"""Who wants to be alone among host tests is, and long tests run only when asked for."""
 
 import os
 import shutil
@@ -8,19 +8,27 @@ from pathlib import Path
 
 from tests.tidy.sources import ROOT
 
-# Each test is alone if it can make a folder that all of them would make.
+# Each test of the first kind is alone if it can make a folder that all of them would make.
 ALONE = """
 import pathlib
 import time
 import pytest
 
+ROOM = pathlib.Path(__file__).with_name("room")
+
 {mark}
 @pytest.mark.parametrize("number", range(8))
 def test_alone(number):
-    room = pathlib.Path(__file__).with_name("room")
-    room.mkdir()
+    ROOM.mkdir()
     time.sleep(0.1)
-    room.rmdir()
+    ROOM.rmdir()
+
+@pytest.mark.host
+@pytest.mark.parametrize("number", range(8))
+def test_others(number):
+    for _ in range(10):
+        assert not {strict} or not ROOM.exists()
+        time.sleep(0.01)
 """
 
 LONG = """
@@ -57,12 +65,13 @@ def run_suite(folder: Path, suite: str, **variables: str) -> str:
     return done.stdout.strip().rpartition("\n")[2]
 
 
-def test_host_tests_run_one_after_another(tmp_path: Path) -> None:
-    assert " 8 passed in " in run_suite(tmp_path, ALONE.format(mark="@pytest.mark.host"))
+def test_who_wants_to_be_alone_is(tmp_path: Path) -> None:
+    suite = ALONE.format(mark="@pytest.mark.host(alone=True)", strict=True)
+    assert " 16 passed in " in run_suite(tmp_path, suite)
 
 
 def test_control_other_tests_run_side_by_side(tmp_path: Path) -> None:
-    assert " failed" in run_suite(tmp_path, ALONE.format(mark=""))
+    assert " failed" in run_suite(tmp_path, ALONE.format(mark="@pytest.mark.host", strict=False))
 
 
 def test_long_tests_run_only_when_asked_for(tmp_path: Path) -> None:
