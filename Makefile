@@ -26,7 +26,7 @@ vm: setup ## run the test machine's tests: limits that a kernel holds, the units
 	$(BIN)/pytest -q --timeout 6000 tests/vm
 
 vm-long: setup ## run the test machine's tests alone, with the long form's figures (an hour at most)
-	AXERN_LONG=1 $(BIN)/pytest -q --timeout 6000 tests/vm
+	AXERN_LONG=1 $(BIN)/pytest -q --timeout 9000 tests/vm
 
 vm-shell: setup ## open a shell in a test machine that has this checkout; `make vm-stop` ends it
 	$(BIN)/python -m tests.vm shell

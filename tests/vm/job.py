@@ -32,7 +32,7 @@ LOGS = ROOT / "build" / "vm"
 MARK = "mark.machine"
 """What a test module says in which a test is for the machine."""
 LONG = os.environ.get("AXERN_LONG") == "1"
-TESTS_LIMIT_S = 3000 if LONG else 2400
+TESTS_LIMIT_S = 5400 if LONG else 2400
 """For all tests of one boot: several times what they take on a host that does nothing else."""
 
 RESULTS = "/var/lib/axern-vm"

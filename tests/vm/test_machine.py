@@ -15,7 +15,7 @@ from tests.vm.results import Results, read_results
 
 
 @pytest.mark.vm_job
-@pytest.mark.timeout(6000)
+@pytest.mark.timeout(9000)
 @pytest.mark.parametrize("module", modules())
 def test_in_the_machine(module: str, results: Results) -> None:
     complaint = results.complaint(module.removesuffix(".py").replace("/", "."))
@@ -23,7 +23,7 @@ def test_in_the_machine(module: str, results: Results) -> None:
 
 
 @pytest.mark.vm_job
-@pytest.mark.timeout(6000)
+@pytest.mark.timeout(9000)
 def test_the_job_did_all_its_steps(results: Results) -> None:
     assert not results.problem, f"{results.problem}\nlogs: {results.logs}"
 
@@ -59,7 +59,7 @@ def test_control_a_job_that_was_ended_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.vm_job  # it needs the image, which the job builds
-@pytest.mark.timeout(6000)
+@pytest.mark.timeout(9000)
 def test_control_a_machine_that_never_boots(results: Results, short_root: Path) -> None:
     guest = Guest(short_root / "guest", obtain(), kernel_words="rdinit=/missing", boot_limit_s=10)
     try:
