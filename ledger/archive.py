@@ -52,11 +52,20 @@ def archive(folder: Folder, position: Position, wall_ms: int) -> None:
 
 
 def _prune(target: Folder, wall_ms: int) -> None:
-    """Remove the oldest segments until the rest is within the bounds on age and size."""
+    """Remove the oldest segments until the rest is within the bound on size.
+
+    Of those that are too old the oldest goes, one a call: a wall clock that leaps for a moment must
+    not take the whole past.
+    """
     oldest_s = wall_ms / 1000 - ARCHIVE_DAYS * 86_400
     total = 0
+    aged = None
     for name in sorted(segments(target).values(), reverse=True):
         status = os.stat(name, dir_fd=target.fd, follow_symlinks=False)
         total += status.st_size
-        if total > ARCHIVE_BYTES or status.st_mtime < oldest_s:
+        if total > ARCHIVE_BYTES:
             target.unlink(name)
+        elif status.st_mtime < oldest_s:
+            aged = name
+    if aged is not None and total <= ARCHIVE_BYTES:
+        target.unlink(aged)

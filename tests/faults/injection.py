@@ -97,6 +97,7 @@ def traced(life: Callable[[Tell], None], trace: Path, fault: Fault | None = None
             _live(life, telling, file.fileno())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(telling)
+    assert os.read(told, 1) == b"\n"  # whatever runs behind a fork has run
     argv = ["strace", "-y", "-s0", "-o", str(trace), "-e", f"trace={_EVERY_FILE}"]
     inject = [] if fault is None else ["-e", str(fault)]
     with subprocess.Popen([*argv, *inject, "-p", str(child)], stderr=subprocess.PIPE) as tracer:
@@ -121,6 +122,7 @@ def _live(life: Callable[[Tell], None], telling: int, printed: int) -> NoReturn:
     try:
         for descriptor in (1, 2):
             os.dup2(printed, descriptor)
+        tell("")
         signal.sigwait({_GO})
         life(tell)
         code = 0

@@ -12,9 +12,11 @@ from typing import NoReturn
 
 import pytest
 
-from ledger import store
+from ledger import store, transitions
 from ledger.__main__ import main
+from ledger.clock import Now
 from ledger.committer import Committer
+from ledger.staging import Operation
 from ledger.store import Ledger
 from ledger.testing import (
     ManualClock,
@@ -27,7 +29,7 @@ from ledger.testing import (
 from tests.conftest import LONG
 from tests.faults import lives
 
-KILLS = 300 if LONG else 25
+KILLS = 10_000 if LONG else 200
 CALLERS = 8
 
 
@@ -38,12 +40,18 @@ def directory() -> Iterator[str]:
     shutil.rmtree(root)
 
 
+def beating(number: int, now: Now) -> Operation:
+    """Return the operation that writes a beat of the lease *number*."""
+    return lambda view: transitions.persist_beats(view, {f"{number:032x}": now.monotonic_ms})
+
+
 async def call(committer: Committer, clock: ManualClock, first: int, pipe: int) -> None:
-    """Reserve without end and release all but each tenth; tell each answer."""
+    """Reserve and beat without end and release all but each tenth; tell each answer."""
     for number in range(first, first + 100_000):
         os.write(pipe, b"?%d\n" % number)
         await committer.submit(reserving(small_proposal(number, cpu_milli=1), clock()))
         os.write(pipe, b"+%d\n" % number)
+        await committer.submit(beating(number, clock.advance(1)))
         if number % 10:
             os.write(pipe, b"?%d\n" % number)
             await committer.submit(releasing(number))
@@ -77,7 +85,7 @@ def killed(directory: str, start: int, chance: random.Random) -> list[str]:
         live(directory, start, writing, chance.choice((0.0, 1.0)))
     os.close(writing)
     words = os.read(reading, 16)  # it is up
-    time.sleep(chance.random() / 20)  # a random moment is the point here
+    time.sleep(chance.random() ** 2 / 20)  # a random moment is the point here
     os.kill(child, signal.SIGKILL)
     while chunk := os.read(reading, 65_536):
         words += chunk
@@ -104,8 +112,9 @@ def test_what_was_answered_outlives_random_kills(directory: str) -> None:
         with Ledger.open(directory, clock(), segment_bytes=16_384) as ledger:
             there = {int(row.id, 16) for row in ledger.state.reservations()}
             assert there - unknown == present - unknown, f"kill {kill}"
-            for number in there:  # an empty house for the next one
-                ledger.commit(releasing(number), clock())
+            batch = ledger.stage([releasing(number) for number in there], clock())
+            ledger.flush(batch)  # an empty house for the next one
+            ledger.publish(batch)
         present.clear()
         assert not [name for name in os.listdir(directory) if name.endswith(".tmp")]
     assert answers > KILLS * CALLERS
