@@ -45,9 +45,9 @@ docs: setup ## rewrite what is made from the table of commands: docs/cli.md; man
 	$(BIN)/python -m axern.cli.reference docs/cli.md
 	$(BIN)/python -m axern.cli.manual build/man/man1
 
-bench: setup ## measure; each script in bench/ prints one figure beside a peer's
+bench: setup ## measure beside peers, most of an hour; FLAGS=--quick only tries each script
 	@set -e; for name in $(filter-out common,$(basename $(notdir $(sort $(wildcard bench/*.py))))); do \
-		echo "== $$name"; $(BIN)/python -m "bench.$$name"; \
+		echo "== $$name"; $(BIN)/python -m "bench.$$name" $(FLAGS); \
 	done
 
 demo: setup ## start a throw-away daemon, run two sandboxes and watch the ledger

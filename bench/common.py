@@ -6,16 +6,24 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 Case = Callable[[], Mapping[str, float]]
 """One turn of one contestant; returns its figures by name."""
 
+QUIET_LOAD = 1.0
+"""The load, over a minute, above which figures say more about the neighbours."""
+_QUIET_WITHIN_S = 180
+_LOOK_EVERY_S = 5
 
-def arguments(purpose: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=purpose)
+
+def arguments(module_doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has; the docstring is its help."""
+    parser = argparse.ArgumentParser(
+        description=module_doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it still run?")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a turn")
@@ -24,7 +32,27 @@ def arguments(purpose: str) -> argparse.ArgumentParser:
         default="/var/tmp",  # noqa: S108 - a folder of its own is made there, and it is no tmpfs
         help="where files go; a disk, no tmpfs (%(default)s)",
     )
+    parser.add_argument(
+        "--any-load",
+        action="store_true",
+        help=f"measure also where the load is above {QUIET_LOAD}, with figures nobody can compare",
+    )
     return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options, once the machine is quiet; leave if it does not become so.
+
+    The benchmark before this one may be what it still hears of. --quick takes any load.
+    """
+    options = parser.parse_args()
+    deadline_s = time.monotonic() + _QUIET_WITHIN_S
+    while not (options.any_load or options.quick) and (load := os.getloadavg()[0]) > QUIET_LOAD:
+        if time.monotonic() > deadline_s:
+            parser.exit(75, f"the load is {load:.1f}, above {QUIET_LOAD}: see --any-load\n")
+        print(f"\rwaiting for a load of {QUIET_LOAD}: it is {load:.1f} ", end="", file=sys.stderr)
+        time.sleep(_LOOK_EVERY_S)
+    return options
 
 
 def interleave(cases: Mapping[str, Case], rounds: int) -> dict[str, dict[str, float]]:
@@ -41,6 +69,16 @@ def interleave(cases: Mapping[str, Case], rounds: int) -> dict[str, dict[str, fl
     return {
         name: {key: statistics.median(turn[key] for turn in taken) for key in taken[0]}
         for name, taken in turns.items()
+    }
+
+
+def figures(latencies_s: list[float], operations: int, wall_s: float) -> dict[str, float]:
+    """Return operations a second, and latencies in microseconds."""
+    return {
+        "ops_s": operations / wall_s,
+        "p50_us": percentile(latencies_s, 50) * 1e6,
+        "p99_us": percentile(latencies_s, 99) * 1e6,
+        "max_us": max(latencies_s) * 1e6,
     }
 
 

@@ -10,18 +10,16 @@ usage: python -m bench.durable_admissions [--quick] [--rounds N] [--seconds S] [
 
 import asyncio
 import itertools
-import multiprocessing
 import os
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
 
-from bench.common import arguments, interleave, percentile, report, table
+from bench import common
+from bench.common import figures, interleave, report, table
+from bench.peers import floor
+from bench.peers.sqlite import SqlitePeer
 from ledger import transitions
 from ledger.admission import AdmissionPolicy
 from ledger.capacity import node_of
@@ -39,8 +37,6 @@ MANY = 32
 POLICY = AdmissionPolicy(entry_cap=10**6, namespace_entry_cap=10**6)
 PLENTY = Resources(10**9, 2**50, 2**50, 0, 4096)
 WANTED = ResolvedSpec(Resources(500, 2**29, 2**28, 0, 1), OptionalResources(1000, 2**30, 2**28))
-LINE_BYTES = 1024
-DOCUMENT = "x" * 600  # as much as the journal writes about a reservation
 
 
 def clock() -> Now:
@@ -48,15 +44,6 @@ def clock() -> Now:
     monotonic_ms = time.monotonic_ns() // 10**6
     boottime_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6
     return Now("bench", monotonic_ms, boottime_ms, time.time_ns() // 10**6)
-
-
-def figures(latencies_s: list[float], operations: int, wall_s: float) -> dict[str, float]:
-    """Return operations a second, and the latency of a reserve in microseconds."""
-    return {
-        "ops_s": operations / wall_s,
-        "p50_us": percentile(latencies_s, 50) * 1e6,
-        "p99_us": percentile(latencies_s, 99) * 1e6,
-    }
 
 
 class LedgerPeer:
@@ -133,123 +120,16 @@ class LedgerPeer:
         self.loop.close()
 
 
-def connect(path: str) -> sqlite3.Connection:
-    """Open the database in its tuned form."""
-    database = sqlite3.connect(path, isolation_level=None, timeout=60)
-    database.execute("pragma journal_mode=wal")
-    database.execute("pragma synchronous=full")
-    return database
-
-
-CREATE = """
-create table node(cpu int, memory int, storage int, slots int,
-    used_cpu int, used_memory int, used_storage int, used_slots int);
-create table reservation(id text primary key, namespace text, cpu int, memory int, storage int,
-    document text);
-"""
-CHARGE = """
-update node set used_cpu = used_cpu + ?1, used_memory = used_memory + ?2,
-    used_storage = used_storage + ?3, used_slots = used_slots + 1
-where used_cpu + ?1 <= cpu and used_memory + ?2 <= memory and used_storage + ?3 <= storage
-    and used_slots + 1 <= slots
-"""
-UNCHARGE = """
-update node set used_cpu = used_cpu - ?1, used_memory = used_memory - ?2,
-    used_storage = used_storage - ?3, used_slots = used_slots - 1
-"""
-INSERT = "insert into reservation values(?, 'default', ?, ?, ?, ?)"
-AMOUNTS = WANTED.requests.amounts()[:3]
-
-
-def sqlite_client(path: str, number: int, start: Barrier, seconds: float, out: Connection) -> None:
-    """Reserve and release in a closed loop until the time is over."""
-    database = connect(path)
-    latencies: list[float] = []
-    start.wait()
-    end = time.perf_counter() + seconds
-    while (started := time.perf_counter()) < end:
-        key = f"rsv-{number}-{len(latencies):028x}"
-        database.execute("begin immediate")
-        assert database.execute(CHARGE, AMOUNTS).rowcount == 1
-        database.execute(INSERT, (key, *AMOUNTS, DOCUMENT))
-        database.execute("commit")
-        latencies.append(time.perf_counter() - started)
-        database.execute("begin immediate")
-        assert database.execute("delete from reservation where id = ?", (key,)).rowcount == 1
-        database.execute(UNCHARGE, AMOUNTS)
-        database.execute("commit")
-    out.send(latencies)
-    database.close()
-
-
-@dataclass
-class SqlitePeer:
-    """A SQLite database with counters on the node's row, and callers as processes."""
-
-    path: str
-    entries: int
-
-    def __post_init__(self) -> None:
-        database = connect(self.path)
-        database.executescript(CREATE)
-        database.execute("begin")
-        database.execute(
-            "insert into node values(?, ?, ?, ?, 0, 0, 0, 0)", (*PLENTY.amounts()[:3], 4096)
-        )
-        for number in range(self.entries):
-            database.execute(CHARGE, AMOUNTS)
-            database.execute(INSERT, (f"rsv-{number}", *AMOUNTS, DOCUMENT))
-        database.execute("commit")
-        database.close()
-
-    def turn(self, callers: int, seconds: float) -> dict[str, float]:
-        """Let *callers* processes reserve and release in closed loops."""
-        start = multiprocessing.Barrier(callers + 1)
-        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(callers)]
-        clients = [
-            multiprocessing.Process(
-                target=sqlite_client, args=(self.path, number, start, seconds, sender)
-            )
-            for number, (_, sender) in enumerate(pipes)
-        ]
-        for client in clients:
-            client.start()
-        start.wait()
-        started = time.perf_counter()
-        latencies = [latency for receiver, _ in pipes for latency in receiver.recv()]
-        wall_s = time.perf_counter() - started
-        for client in clients:
-            client.join()
-        return figures(latencies, 2 * len(latencies), wall_s)
-
-
-def floor_turn(path: str, seconds: float) -> dict[str, float]:
-    """Write and flush lines into a file that was filled before: what no ledger can beat."""
-    size, offset = 1 << 22, 0
-    latencies: list[float] = []
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    os.pwrite(descriptor, bytes(size), 0)
-    os.fsync(descriptor)
-    started = time.perf_counter()
-    while (now := time.perf_counter()) < started + seconds:
-        os.pwrite(descriptor, b"x" * LINE_BYTES, offset)
-        os.fdatasync(descriptor)
-        latencies.append(time.perf_counter() - now)
-        offset = (offset + LINE_BYTES) % size
-    wall_s = time.perf_counter() - started
-    os.close(descriptor)
-    return figures(latencies, len(latencies), wall_s)
-
-
 def main() -> None:
     """Measure all, interleaved, and print a table and one JSON line."""
-    parser = arguments(__doc__.partition("\n")[0] if __doc__ else "")
+    parser = common.arguments(__doc__)
     parser.add_argument("--entries", type=int, default=1000, help="reservations beforehand")
-    options = parser.parse_args()
+    options = common.parse(parser)
     rounds, seconds = (1, 0.3) if options.quick else (options.rounds, options.seconds)
     with tempfile.TemporaryDirectory(prefix="axern-bench-", dir=options.directory) as directory:
         ledger = LedgerPeer(directory, options.entries)
-        sqlite = SqlitePeer(os.path.join(directory, "peer.sqlite"), options.entries)
+        sqlite = SqlitePeer(os.path.join(directory, "peer.sqlite"))
+        sqlite.fill(options.entries)
         medians = interleave(
             {
                 "ledger, 1 caller": partial(ledger.turn, 1, seconds),
@@ -257,7 +137,7 @@ def main() -> None:
                 f"ledger, {MANY} callers": partial(ledger.turn, MANY, seconds),
                 f"SQLite, {MANY} processes": partial(sqlite.turn, MANY, seconds),
                 "floor: write + fdatasync": partial(
-                    floor_turn, os.path.join(directory, "floor"), seconds
+                    floor.turn, os.path.join(directory, "floor"), seconds
                 ),
             },
             rounds,
@@ -269,12 +149,12 @@ def main() -> None:
     names = ["ops_s", "p50_us", "p99_us"]
     rows = [[case, *(f"{made[name]:,.0f}" for name in names)] for case, made in medians.items()]
     print(table(["", "ops/s", "p50 µs", "p99 µs"], rows))
-    one, sqlite_one, many, sqlite_many, floor = medians.values()
+    one, sqlite_one, many, sqlite_many, bare = medians.values()
     ratios = {
         "ledger_to_sqlite_1": one["ops_s"] / sqlite_one["ops_s"],
         "ledger_to_sqlite_32": many["ops_s"] / sqlite_many["ops_s"],
-        "ledger_p50_to_floor_p50": one["p50_us"] / floor["p50_us"],
-        "ledger_32_to_floor": many["ops_s"] / floor["ops_s"],
+        "ledger_p50_to_floor_p50": one["p50_us"] / bare["p50_us"],
+        "ledger_32_to_floor": many["ops_s"] / bare["ops_s"],
     }
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.2f}")

@@ -84,7 +84,7 @@ def main() -> None:
     """Print a table and one line of JSON."""
     options = common.arguments(__doc__)
     options.add_argument("--megabytes", type=int, default=200, help="size of the output")
-    chosen = options.parse_args()
+    chosen = common.parse(options)
     size_bytes = (10 if chosen.quick else chosen.megabytes) * 1_000_000
     base = tempfile.mkdtemp(prefix="axern-bench-", dir=chosen.directory)
     run_dir = tempfile.mkdtemp(prefix="axern-bench-", dir=VOLATILE)

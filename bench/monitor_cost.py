@@ -236,7 +236,8 @@ def resident_kib(bench: Bench) -> int:
 
 def main() -> None:
     """Print a table and one line of JSON."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    options = common.parse(common.arguments(__doc__))
+    rounds = 1 if options.quick else max(options.rounds, ROUNDS)
     base = tempfile.mkdtemp(prefix="axern-bench-")
     run_dir = tempfile.mkdtemp(prefix="axern-bench-", dir=VOLATILE)
     for folder in (base, run_dir):

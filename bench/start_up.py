@@ -125,7 +125,7 @@ def cases(folder: str) -> Iterator[dict[str, Callable[[], dict[str, float]]]]:
 
 def main() -> None:
     """Print a table and one line of JSON."""
-    options = common.arguments(__doc__ or "").parse_args()
+    options = common.parse(common.arguments(__doc__))
     rounds = 2 if options.quick else options.rounds
     for package in ("axern", "ledger"):
         compileall.compile_dir(package, quiet=2)
