@@ -1,6 +1,6 @@
 """Measures what conmon costs beside a raw runtime, and whether its log loses a byte or an exit.
 
-usage: python bench/monitor_cost.py [ROUNDS]; needs root, runc, runsc, conmon and busybox-static.
+usage: python -m bench.monitor_cost [--quick] [--rounds N]; needs root, runc, runsc, conmon and busybox-static.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -29,6 +28,7 @@ from axern.runtime import (
 )
 from axern.runtime.layout import Layout
 from axern.runtime.oci import SandboxSpec
+from bench import common
 
 VOLATILE = "/dev/shm"  # noqa: S108 - a tmpfs, as /run is in production
 ROUNDS = 15
