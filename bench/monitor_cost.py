@@ -1,6 +1,8 @@
 """Measures what conmon costs beside a raw runtime, and whether its log loses a byte or an exit.
 
-usage: python -m bench.monitor_cost [--quick] [--rounds N]; needs root, runc, runsc, conmon and busybox-static.
+usage: python -m bench.monitor_cost [--quick] [--rounds N]
+
+Needs root, runc, runsc, conmon and busybox-static.
 """
 
 from __future__ import annotations
