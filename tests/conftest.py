@@ -39,11 +39,15 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests out of the CI form, and the machine's tests out of all other places."""
+    """Leave long tests out of the CI form, and the machine's tests out of all other places.
+
+    What takes longest runs first, or at the end all workers but one would wait for it.
+    """
     out = [item for item in items if not belongs(item)]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if belongs(item)]
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def belongs(item: pytest.Item) -> bool:

@@ -40,6 +40,7 @@ def live(shard: int, lives: settings = QUIET) -> int:
     return LedgerMachine.executed - before
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.timeout(3600 if LONG else 300)
 def test_the_ledger_lives_as_its_model_does(shard: int) -> None:
