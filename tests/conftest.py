@@ -27,9 +27,12 @@ settings.register_profile(
 settings.load_profile("long" if LONG else "ci")
 
 
+# Who runs in the background of a shell ignores Ctrl-C, who runs under nohup the terminal's end, and
+# so would the programs under test.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    # Who runs in the background of a shell ignores Ctrl-C, and so would the programs under test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header() -> str:

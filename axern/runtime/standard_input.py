@@ -59,26 +59,24 @@ def prepared(paths: SandboxPaths, host_uid: int, host_gid: int) -> Iterator[str]
     try:
         with contextlib.suppress(PermissionError):  # all pipes together are too large already
             fcntl.fcntl(ends[0], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        held = _hold(paths, ends[1])
+        _hold(paths, ends[1])
         write_taken(paths, Taken(0))
-        yield held
+        yield f"/proc/{os.getpid()}/fd/{ends[0]}"  # the holder may be gone: all input may be here
     finally:
         for end_fd in ends:
             os.close(end_fd)
 
 
-def _hold(paths: SandboxPaths, write_end: int) -> str:
+def _hold(paths: SandboxPaths, write_end: int) -> None:
     paths.stdin_holder.create()
     command.run(("/bin/sh", "-c", _HOLD, paths.stdin_holder.folder), pass_fds=(write_end,))
     # The call returns once all have let go of its outputs: by then it is there or it failed.
-    held = _held(paths)
-    if held is None:
+    if _held(paths) is None:
         raise HostError(
             "nobody holds the pipe of standard input",
             syscall="cgroup.procs",
             path=paths.stdin_holder.folder,
         )
-    return held
 
 
 def _held(paths: SandboxPaths) -> str | None:

@@ -27,7 +27,10 @@ FIRST = f"{1:032x}"
 @pytest.fixture
 def axern(short_root: Path) -> Axern:
     config = short_root / "axern.toml"
-    config.write_text(f'state_dir = "{short_root}/state"\nrun_dir = "{short_root}/run"\n')
+    config.write_text(
+        f'state_dir = "{short_root}/state"\nrun_dir = "{short_root}/run"\n'
+        f'cgroup_root = "{short_root.name}"\n'  # another test may use the usual one
+    )
     return Axern(("--config", str(config)))
 
 
