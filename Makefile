@@ -16,14 +16,17 @@ help: ## list the targets
 setup: ## install what tests and demo need: system packages (apt) and .venv (pip)
 	@PYTHON="$(PYTHON)" .ci/setup
 
-test: setup ## run everything that this host's kernel can check, in the form that CI runs
-	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 60 -m "not vm_job"
+test: setup ## run everything, in the form that CI runs: in the test machine, then on this host
+	@status=0; \
+	$(BIN)/pytest -q --timeout 9000 tests/vm || status=1; \
+	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 60 -m "not vm_job" || status=1; \
+	exit $$status
 
 test-long: setup ## run the same tests and the long ones, with new random examples
 	AXERN_LONG=1 $(BIN)/pytest -n $(JOBS) --dist worksteal --timeout 3600 -m "not vm_job"
 
 vm: setup ## run the test machine's tests: limits that a kernel holds, the units, reboots
-	$(BIN)/pytest -q --timeout 6000 tests/vm
+	$(BIN)/pytest -q --timeout 9000 tests/vm
 
 vm-long: setup ## run the test machine's tests alone, with the long form's figures (an hour at most)
 	AXERN_LONG=1 $(BIN)/pytest -q --timeout 9000 tests/vm
