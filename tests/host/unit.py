@@ -71,7 +71,8 @@ def detach(runtime: str, script: str = "exec sleep 36000", **limits: int) -> str
         "command": ["sh", "-c", script],
         "runtime_class": runtime,
         "requests": {"cpu_milli": 10, "memory_bytes": 64 * 1024**2},
-        "limits": limits,
+        # Small, since the long form has twenty of them on a filestore of 2 GiB.
+        "limits": {"ephemeral_storage_bytes": 16 * 1024**2, **limits},
     }
     made: list[str] = []
 
