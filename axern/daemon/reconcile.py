@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ledger.clock import Now
 
 _RETAIN_EVERY_MS = 60_000
+_TOGETHER = 64
+"""Actions that may share a commit: many are quick then, and no caller waits long behind them."""
 _log = logging.getLogger(__name__)
 
 
@@ -142,13 +144,28 @@ class Reconciler:
     async def _apply(self, now: Now) -> None:
         state = self._parts.ledger.state
         beats = self._parts.heartbeats.beats
-        for action in reclaim.plan(state, beats, now, self._policy, self._grace_until_ms):
-            try:
-                await self._do(action, now)
-            except (NotFound, StateConflict):
-                continue  # it has moved on by itself
-            except (AxernError, OSError) as error:
-                _log.warning("%s came to nothing: %s", action, error)
+        actions = reclaim.plan(state, beats, now, self._policy, self._grace_until_ms)
+        for begin in range(0, len(actions), _TOGETHER):
+            if begin:
+                await self._stay_awake()
+            part = actions[begin : begin + _TOGETHER]
+            await asyncio.gather(*(self._try(action, now) for action in part))
+
+    async def _stay_awake(self) -> None:
+        """Observe the host when it is time, and show life: to apply a long plan takes a while."""
+        now, facts = self._parts.clock(), self._parts.observer.facts
+        self.ticked_monotonic_ms = now.monotonic_ms
+        every_ms = self._parts.settings.facts_every_ms
+        if facts is None or now.monotonic_ms - facts.observed_monotonic_ms >= every_ms:
+            await self._observe()
+
+    async def _try(self, action: reclaim.Action, now: Now) -> None:
+        try:
+            await self._do(action, now)
+        except (NotFound, StateConflict):
+            return  # it has moved on by itself
+        except (AxernError, OSError) as error:
+            _log.warning("%s came to nothing: %s", action, error)
 
     async def _do(self, action: reclaim.Action, now: Now) -> None:
         match action:
