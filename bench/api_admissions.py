@@ -34,9 +34,9 @@ def numbers(text: str) -> list[int]:
 
 
 def cases(
-    found: Field, clients: list[int], seconds: float, folder: str, *, batches: bool
+    found: Field, clients: list[int], seconds: float, *, batches: bool = False
 ) -> dict[str, common.Case]:
-    """Return who takes turns: everybody with each number of clients, and the floor."""
+    """Return who takes turns: everybody with each number of clients, and *batches* too."""
     made: dict[str, common.Case] = {
         f"{name} x{count}": partial(turn, count, seconds)
         for count in clients
@@ -46,23 +46,21 @@ def cases(
         for count in clients:
             if count <= FLAT_AT:  # more would be more operations than the daemon lets wait
                 made[f"{name} x{count}"] = partial(turn, count, seconds)
-    made[FLOOR] = partial(floor.turn, os.path.join(folder, "floor"), seconds)
     return made
 
 
-def ratios(size: int, medians: Medians) -> dict[str, float]:
+def ratios(place: str, medians: Medians) -> dict[str, float]:
     """Return the daemon's operations a second to each peer's, and its p50 to the floor's."""
     made = {}
     for name, figure in medians.items():
         kind, _, count = name.rpartition(" x")
         mine = f"{DAEMON}, batches of 64" if kind.endswith("of 64") else DAEMON
         if kind and kind != mine:
-            made[f"{size}/to {name}"] = medians[f"{mine} x{count}"]["ops_s"] / figure["ops_s"]
+            made[f"{place}/to {name}"] = medians[f"{mine} x{count}"]["ops_s"] / figure["ops_s"]
     if f"{DAEMON} x1" in medians:
         alone = medians[f"{DAEMON} x1"]["p50_us"]
-        made[f"{size}/p50 x1 to floor"] = alone / medians[FLOOR]["p50_us"]
-        if "Redis x1" in medians:
-            made[f"{size}/p50 x1 to Redis"] = alone / medians["Redis x1"]["p50_us"]
+        for name in {FLOOR, "Redis x1"} & medians.keys():
+            made[f"{place}/p50 x1 to {name}"] = alone / medians[name]["p50_us"]
     return made
 
 
@@ -75,11 +73,25 @@ def flatness(figures: Mapping[int, Medians]) -> dict[str, float]:
     }
 
 
-def show(size: int, medians: Medians) -> None:
-    """Print the table of one size."""
+def show(place: str, medians: Medians) -> None:
+    """Print the table of one size or disk."""
     names = ("ops_s", "p50_us", "p99_us", "max_us")
     rows = [[case, *(f"{made[name]:,.0f}" for name in names)] for case, made in medians.items()]
-    print(common.table([f"{size:,} entries", "ops/s", "p50 µs", "p99 µs", "max µs"], rows))
+    print(common.table([place, "ops/s", "p50 µs", "p99 µs", "max µs"], rows))
+
+
+def tell(bench: str, figures: Mapping[str, Medians], more: Mapping[str, float]) -> None:
+    """Print the ratios of each place, *more* of them, and the JSON line."""
+    made = {k: v for place, medians in figures.items() for k, v in ratios(place, medians).items()}
+    made.update(more)
+    for name, ratio in made.items():
+        print(f"{name}: {ratio:.2f}")
+    rounded = {
+        f"{place}/{case}": {name: round(value) for name, value in figure.items()}
+        for place, medians in figures.items()
+        for case, figure in medians.items()
+    }
+    common.report(bench, rounded, made)
 
 
 def main() -> None:
@@ -98,21 +110,17 @@ def main() -> None:
         with field.contestants(folder, options.peers.split(",")) as found:
             for size in sizes:
                 found.fill(size - max(figures, default=0))
-                turns = cases(found, clients, seconds, folder, batches=size == BATCHED_AT)
+                turns = cases(found, clients, seconds, batches=size == BATCHED_AT)
+                turns[FLOOR] = partial(floor.turn, os.path.join(folder, "floor"), seconds)
                 figures[size] = common.interleave(turns, rounds)
-                show(size, figures[size])
+                show(f"{size:,} entries", figures[size])
                 killed = found.daemon.kill_under_load(FLAT_AT, KILLED_AFTER_S)
                 print(f"killed under load: all {killed['acknowledged']} acknowledged are there\n")
-    made = {name: ratio for size in sizes for name, ratio in ratios(size, figures[size]).items()}
-    made |= flatness(figures)
-    for name, ratio in made.items():
-        print(f"{name}: {ratio:.2f}")
-    rounded = {
-        f"{size}/{case}": {name: round(value) for name, value in figure.items()}
-        for size, medians in figures.items()
-        for case, figure in medians.items()
-    }
-    common.report("api_admissions", rounded, made)
+    tell(
+        "api_admissions",
+        {str(size): medians for size, medians in figures.items()},
+        flatness(figures),
+    )
 
 
 if __name__ == "__main__":

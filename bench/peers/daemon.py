@@ -31,6 +31,7 @@ from bench.peers.load import (
 )
 from ledger import reader, transitions
 from ledger.admission import AdmissionPolicy
+from ledger.clock import Now
 from ledger.facts import Facts
 from ledger.reservation import EXTERNAL, Owner
 from ledger.resources import OptionalResources, Resources
@@ -116,8 +117,8 @@ class DaemonPeer:
         self.stop()
         ids = [f"{number:032x}" for number in range(self._serial, self._serial + count)]
         self._serial += count
-        facts = Facts(0, read_now().monotonic_ms)
-        self._write(partial(_reserve, key=key, ttl_ms=ttl_ms, facts=facts) for key in ids)
+        now = read_now()  # for all alike, so that they end at the same moment
+        self._write(partial(_reserve, key=key, ttl_ms=ttl_ms, now=now) for key in ids)
         self.filled.update(ids)
         self.start()
 
@@ -140,6 +141,19 @@ class DaemonPeer:
                 batch = ledger.stage(waiting[start : start + _GROUP], read_now())
                 ledger.flush(batch)
                 ledger.publish(batch)
+
+    def checkpoint(self) -> float:
+        """Write the whole ledger once, with no daemon about, and return the seconds it took."""
+        self.stop()
+        run_dir = self.lab.layout.run_dir
+        with Ledger.open(
+            self.ledger_dir, read_now(), holder="bench", remember_in=run_dir
+        ) as ledger:
+            began_s = time.perf_counter()
+            ledger.checkpoint()
+            took_s = time.perf_counter() - began_s
+        self.start()
+        return took_s
 
     def kill_under_load(self, clients: int, after_s: float) -> dict[str, int]:
         """Kill the daemon under load, start another, and compare with what was acknowledged.
@@ -218,7 +232,7 @@ def _batch(operation: Mapping[str, Any]) -> dict[str, Any]:
     return {"mode": "all", "operations": [operation] * BATCH}
 
 
-def _reserve(view: State, *, key: str, ttl_ms: int, facts: Facts) -> Change:
+def _reserve(view: State, *, key: str, ttl_ms: int, now: Now) -> Change:
     proposal = Proposal(
         id=key,
         namespace="default",
@@ -232,7 +246,7 @@ def _reserve(view: State, *, key: str, ttl_ms: int, facts: Facts) -> Change:
         token_sha256=sha256_of(TOKEN),
     )
     policy = AdmissionPolicy(_ENTRY_CAP, _ENTRY_CAP, facts_stale_after_ms=DAY_MS)
-    return transitions.reserve(view, proposal, facts, read_now(), policy)
+    return transitions.reserve(view, proposal, Facts(0, now.monotonic_ms), now, policy)
 
 
 @contextmanager
