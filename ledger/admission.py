@@ -27,7 +27,7 @@ from ledger.resources import DIMENSIONS, Resources, dimension_of, gpu_pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ledger.clock import Now
     from ledger.facts import Facts
@@ -95,13 +95,13 @@ def evaluate(
     if node is None or facts is None:
         return refuse(view, facts, now, reasons, ())
     device = pick_device(view, node, demand)
-    quota = namespace.quota
+    free = _free(view, demand.namespace)
     shortfalls = (
         *_entry_shortfalls(view, demand, policy),
-        *_quota_shortfalls(view, demand, quota),
+        *_quota_shortfalls(view, demand, namespace.quota),
         *_claim_shortfalls(view, demand),
-        *_node_shortfalls(view, node, facts, demand, device),
-        *_observed_shortfalls(view, node, facts, demand),
+        *_node_shortfalls(free, node, facts, demand, device),
+        *_observed_shortfalls(free, node, facts, demand),
         *(exposure.shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
     )
     if reasons or shortfalls:
@@ -111,7 +111,15 @@ def evaluate(
 
 def available(view: State, namespace: str, pool: str) -> int:
     """Return what *namespace* could still get from *pool*: headroom and its own undrawn claim."""
-    return view.balance(HEADROOM, pool) + view.balance(claimed_account(namespace), pool)
+    return _free(view, namespace).get(pool, 0)
+
+
+def _free(view: State, namespace: str) -> Mapping[str, int]:
+    """Return what is `available` of every pool; one that is not there has nothing."""
+    headroom, claimed = view.account(HEADROOM), view.account(claimed_account(namespace))
+    if not claimed:
+        return headroom
+    return {pool: headroom.get(pool, 0) + claimed.get(pool, 0) for pool in {**headroom, **claimed}}
 
 
 def effective_allocatable(node: Node, dimension: Dimension, device: str | None) -> int:
@@ -131,29 +139,19 @@ def reasons_of(
     policy: AdmissionPolicy,
 ) -> tuple[str, ...]:
     """Return what keeps *demand* from this node whatever is free: its standing, what it lacks."""
-    return (*_standing_reasons(view), *_selection_reasons(node, facts, demand, now, policy))
-
-
-def _standing_reasons(view: State) -> Iterator[str]:
     standing = view.standing()
-    if standing is not None:
-        yield f"this node is {standing.state}: {standing.reason}"
-
-
-def _selection_reasons(
-    node: Node | None, facts: Facts | None, demand: Demand, now: Now, policy: AdmissionPolicy
-) -> Iterator[str]:
+    reasons = [] if standing is None else [f"this node is {standing.state}: {standing.reason}"]
     if node is None or facts is None:
-        yield "the host has not been observed yet"
-        return
+        return (*reasons, "the host has not been observed yet")
     age_ms = now.monotonic_ms - facts.observed_monotonic_ms
     if age_ms > policy.facts_stale_after_ms:
-        yield f"the last observation of the host is {age_ms // 1000} s old"
-    for key in demand.requires:
-        if key not in facts.capabilities:
-            yield f"capability {key} is absent"
+        reasons.append(f"the last observation of the host is {age_ms // 1000} s old")
+    reasons += [
+        f"capability {key} is absent" for key in demand.requires if key not in facts.capabilities
+    ]
     if demand.requests.gpu_memory_bytes and not node.gpu_allocatable:
-        yield "capability gpu is absent"
+        reasons.append("capability gpu is absent")
+    return tuple(reasons)
 
 
 def pick_device(view: State, node: Node, demand: Demand) -> str | None:
@@ -191,11 +189,12 @@ def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> I
             yield short(gate, "entries", 1, cap, room)
 
 
-def _quota_shortfalls(view: State, demand: Demand, quota: object) -> Iterator[Shortfall]:
+def _quota_shortfalls(view: State, demand: Demand, quota: OptionalResources) -> Iterator[Shortfall]:
     account = committed_account(demand.namespace)
-    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
-        limit: int | None = getattr(quota, dimension.name) if requested else None
-        if limit is None:
+    for dimension, requested, limit in zip(
+        DIMENSIONS, demand.requests.amounts(), quota.amounts(), strict=True
+    ):
+        if limit is None or not requested:
             continue
         room = limit - _sum_over_devices(view, account, dimension)
         if requested > room:
@@ -216,22 +215,28 @@ def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
 
 
 def _node_shortfalls(
-    view: State, node: Node, facts: Facts, demand: Demand, device: str | None
+    free: Mapping[str, int], node: Node, facts: Facts, demand: Demand, device: str | None
 ) -> Iterator[Shortfall]:
-    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
-        if not requested or (dimension.per_device and device is None):
+    for dimension, requested, promised in zip(
+        DIMENSIONS, demand.requests.amounts(), node.effective_allocatable.amounts(), strict=True
+    ):
+        if not requested:
             continue
-        pool = gpu_pool(device) if dimension.per_device and device else dimension.name
-        limit = effective_allocatable(node, dimension, device)
-        if dimension.name == "sandbox_slots":
+        name, limit = dimension.name, promised
+        room = free.get(name, 0)
+        if dimension.per_device:
+            if device is None:
+                continue
+            limit = effective_allocatable(node, dimension, device)
+            room = free.get(gpu_pool(device), 0)
+        elif name == "sandbox_slots":
             limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
-        room = min(available(view, demand.namespace, pool), limit)
-        if requested > room:
-            yield short(NODE, dimension.name, requested, limit, room)
+        if requested > room or requested > limit:
+            yield short(NODE, name, requested, limit, min(room, limit))
 
 
 def _observed_shortfalls(
-    view: State, node: Node, facts: Facts, demand: Demand
+    free: Mapping[str, int], node: Node, facts: Facts, demand: Demand
 ) -> Iterator[Shortfall]:
     """Compare with what the kernel says is really free, where that was measured."""
     storage = demand.requests.ephemeral_storage_bytes
@@ -239,9 +244,7 @@ def _observed_shortfalls(
         name = "ephemeral_storage_bytes"
         limit = max(0, facts.storage_free_bytes - facts.storage_reserve_bytes)
         # What the namespace has claimed and not drawn is promised to this very demand.
-        reserved = node.effective_allocatable.ephemeral_storage_bytes - available(
-            view, demand.namespace, name
-        )
+        reserved = node.effective_allocatable.ephemeral_storage_bytes - free.get(name, 0)
         room = limit - max(0, reserved - (facts.storage_written_bytes or 0))
         if storage > room:
             yield short(NODE_STORAGE_FREE, name, storage, limit, room)
@@ -257,7 +260,5 @@ def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:
     if not dimension.per_device:
         return view.balance(account, dimension.name)
     return sum(
-        amount
-        for (holder, pool), amount in view.balances().items()
-        if holder == account and dimension_of(pool) is dimension
+        amount for pool, amount in view.account(account).items() if dimension_of(pool) is dimension
     )

@@ -14,10 +14,11 @@ from ledger import tables
 from ledger.admission import Demand, effective_allocatable, reasons_of
 from ledger.drawdown import drawn_from
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, StateConflict
+from ledger.postings import change
 from ledger.refusal import NAMESPACE_QUOTA, NODE, refuse, short
 from ledger.reservation import SANDBOX_LANES
 from ledger.resources import DIMENSIONS, Resources, gpu_pool, pool
-from ledger.state import HEADROOM, Change, Put, change
+from ledger.state import HEADROOM, Change, Put
 from ledger.tables import Claim
 from ledger.units import format_short
 

@@ -21,9 +21,10 @@ from ledger.clock import Now
 from ledger.errors import AxernError, InvalidArgument, LedgerCorrupt, LedgerTooNew
 from ledger.files import Folder, check_hint, translate
 from ledger.past import TORN, Flaw, Line, Past, gives_up, walk
+from ledger.postings import postings_for
 from ledger.reservation import LANES, RELEASED, TRANSITIONS, Reservation
 from ledger.spec import ResolvedSpec
-from ledger.state import Posting, Put, State, postings_for
+from ledger.state import Posting, Put, State
 from ledger.tables import REQUESTS, RESERVATIONS, RequestRecord, request_key
 from ledger.units import MAX_INTEGER
 

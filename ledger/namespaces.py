@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from ledger import limit_range, tables
 from ledger.errors import StateConflict
 from ledger.limit_range import Edits
+from ledger.postings import change
 from ledger.resources import OptionalResources
-from ledger.state import Change, Put, change
+from ledger.state import Change, Put
 from ledger.tables import DEFAULT_NAMESPACE, LimitRange, Namespace
 
 if TYPE_CHECKING:

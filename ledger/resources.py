@@ -65,6 +65,16 @@ class OptionalResources:
     gpu_memory_bytes: int | None = None
     sandbox_slots: int | None = None
 
+    def amounts(self) -> tuple[int | None, ...]:
+        """Return the amounts in the order of `DIMENSIONS`."""
+        return (
+            self.cpu_milli,
+            self.memory_bytes,
+            self.ephemeral_storage_bytes,
+            self.gpu_memory_bytes,
+            self.sandbox_slots,
+        )
+
 
 def pool(dimension: Dimension, device: str | None) -> str:
     """Return the name of the pool that *dimension* draws on: its own, or that of one device."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ledger import tables
 from ledger.errors import NodeRetired, PermissionDenied, StateConflict
+from ledger.postings import change
 from ledger.release import require_reason
-from ledger.state import Change, Put, change
+from ledger.state import Change, Put
 from ledger.tables import DRAINING, NODE_KEY, RETIRED, STANDINGS, Standing
 from ledger.units import format_rfc3339
 

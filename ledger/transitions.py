@@ -9,6 +9,7 @@ from ledger import tables
 from ledger.admission import Admitted, Demand, evaluate
 from ledger.drawdown import drawdown_put
 from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
+from ledger.postings import change
 from ledger.reservation import (
     RELEASED,
     RESERVED,
@@ -20,7 +21,7 @@ from ledger.reservation import (
     Reservation,
     require_transition,
 )
-from ledger.state import Change, Put, change
+from ledger.state import Change, Put
 from ledger.tables import Beat, Node, RequestRecord, request_key
 
 if TYPE_CHECKING:
@@ -356,8 +357,10 @@ def _first_ttl_ms(proposal: Proposal) -> int | None:
     return _nearer(proposal.ttl_ms, proposal.max_lifetime_ms)
 
 
-def _nearer(*given_ms: int | None) -> int | None:
-    return min((ms for ms in given_ms if ms is not None), default=None)
+def _nearer(one_ms: int | None, other_ms: int | None) -> int | None:
+    if one_ms is None or other_ms is None:
+        return other_ms if one_ms is None else one_ms
+    return min(one_ms, other_ms)
 
 
 def _after(base_ms: int, duration_ms: int | None) -> int | None:

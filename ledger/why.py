@@ -16,10 +16,11 @@ from ledger import tables
 from ledger.admission import Admitted, available, evaluate, pick_device
 from ledger.drawdown import drawdown_put
 from ledger.needs import Need, claims_of_others, needs, share_of
+from ledger.postings import change
 from ledger.refusal import NODE, NODE_EXPOSURE, NODE_MEMORY_USE, NODE_STORAGE_FREE
 from ledger.resources import BY_NAME, by_pool, gpu_pool, pool
 from ledger.spec import SMALLEST_LIMITS
-from ledger.state import Put, change
+from ledger.state import Put
 from ledger.ways import earliest_ms, fewest
 
 if TYPE_CHECKING:

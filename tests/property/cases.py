@@ -12,8 +12,9 @@ from ledger.admission import AdmissionPolicy, Demand
 from ledger.capacity import node_of
 from ledger.errors import AxernError
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.resources import OptionalResources, Resources
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.tables import RESERVATIONS, Node
 from tests.property.walk import DEVICES, MOST, OPERATIONS, SPACES, Step, start_state
 from tests.unit.ledger.samples import NOW, do, entry

@@ -16,9 +16,10 @@ from ledger.capacity import node_of
 from ledger.errors import AxernError, InvalidArgument
 from ledger.files import Folder
 from ledger.journal import segments
+from ledger.postings import change
 from ledger.resources import OptionalResources, Resources
 from ledger.staging import Operation
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.store import Ledger
 from ledger.tables import NAMESPACES, Namespace, Node
 from ledger.transitions import observe_node

@@ -11,9 +11,10 @@ from ledger import standing, transitions
 from ledger.capacity import node_of
 from ledger.clock import Now
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.reservation import EXTERNAL, RUN, TRANSITIONS
 from ledger.resources import OptionalResources, Resources
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.tables import TICKETS, Claim, LimitRange, Namespace, Ticket
 from tests.unit.ledger.samples import CGROUP, MONITOR, POLICY, proposal
 

@@ -11,10 +11,11 @@ from ledger.admission import AdmissionPolicy, Admitted, Demand, evaluate
 from ledger.drawdown import drawdown_put
 from ledger.errors import CODES
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.refusal import Refusal
 from ledger.reservation import Reservation
 from ledger.resources import Resources, by_pool
-from ledger.state import Put, State, change
+from ledger.state import Put, State
 from ledger.tables import RESERVATIONS, Claim, Namespace, Node, Ticket
 from tests.property.walk import SPACES, Step, amounts, nodes, start_state, steps, walk
 from tests.unit.ledger.samples import FACTS, NOW, do, rows_of

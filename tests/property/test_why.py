@@ -10,9 +10,10 @@ import pytest
 from ledger import needs, tables, why
 from ledger.admission import AdmissionPolicy, Demand, evaluate
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.refusal import NODE_MEMORY_USE, Refusal
 from ledger.resources import Resources
-from ledger.state import Put, change
+from ledger.state import Put
 from ledger.tables import Claim
 from ledger.why import Case, Explanation, Way
 from tests.conftest import LONG

@@ -9,9 +9,10 @@ from ledger import claims, namespaces, transitions
 from ledger.capacity import node_of
 from ledger.claims import ClaimProposal, ClaimUpdate, Host
 from ledger.errors import AxernError
+from ledger.postings import change
 from ledger.reservation import EXTERNAL, RUN
 from ledger.resources import DIMENSIONS, OptionalResources, Resources
-from ledger.state import HEADROOM, Change, Put, State, change, genesis
+from ledger.state import HEADROOM, Change, Put, State, genesis
 from ledger.tables import TICKETS, Node, Ticket
 from tests.unit.ledger.samples import CGROUP, FACTS, MONITOR, NOW, POLICY, do, proposal
 

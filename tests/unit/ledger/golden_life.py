@@ -18,10 +18,11 @@ from ledger.admission import AdmissionPolicy
 from ledger.capacity import node_of
 from ledger.clock import Now
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.reservation import EXTERNAL, RUN, CgroupIdentity, Owner, ProcessIdentity
 from ledger.resources import OptionalResources, Resources
 from ledger.spec import ResolvedSpec, ResourceSpec
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.store import Ledger
 from ledger.tables import CLAIMS, NAMESPACES, SERVICES, TICKETS, Claim, Namespace, Service, Ticket
 from ledger.transitions import Proposal

@@ -7,6 +7,7 @@ from ledger.admission import AdmissionPolicy
 from ledger.capacity import node_of
 from ledger.clock import Now
 from ledger.facts import Facts
+from ledger.postings import change
 from ledger.reservation import (
     EXTERNAL,
     RUN,
@@ -17,7 +18,7 @@ from ledger.reservation import (
 )
 from ledger.resources import OptionalResources, Resources
 from ledger.spec import ResolvedSpec, ResourceSpec
-from ledger.state import Change, Put, State, change, genesis
+from ledger.state import Change, Put, State, genesis
 from ledger.tables import (
     CLAIMS,
     NAMESPACES,

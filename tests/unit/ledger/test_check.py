@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from ledger import check, codec, state
+from ledger import check, codec, postings, state
 from ledger import checkpoint as checkpoint_file
 from ledger.check import CODES
 from ledger.codec import Checkpoint
 from ledger.files import Folder
 from ledger.findings import SEVERITIES
 from ledger.resources import Resources
-from ledger.state import Change, Posting
+from ledger.state import Change
 from ledger.store import Ledger
 from ledger.tables import RESERVATIONS
 from ledger.testing import (
@@ -128,7 +128,7 @@ def theft(*amounts: int) -> Change:
     """Return a change whose postings no row backs."""
     accounts = ("committed:default", "headroom")
     postings = tuple(
-        Posting(name, "cpu_milli", amount) for name, amount in zip(accounts, amounts, strict=False)
+        (name, "cpu_milli", amount) for name, amount in zip(accounts, amounts, strict=False)
     )
     row = state.genesis(CLOCK()).namespace("default")
     return Change("theft", (state.Put("namespaces", "default", row),), postings)
@@ -210,7 +210,7 @@ def test_it_shares_nothing_with_the_state(path: Path, monkeypatch: pytest.Monkey
 
     for name in ("apply", "load", "merge", "balances", "rows", "__init__"):
         monkeypatch.setattr(state.State, name, refuse)
-    monkeypatch.setattr(state, "postings_for", refuse)
+    monkeypatch.setattr(postings, "postings_for", refuse)
     assert found(path) == set()
     flip(live(path), b"lease-9")
     assert found(path) == {check.JOURNAL_DAMAGED}

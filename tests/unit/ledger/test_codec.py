@@ -9,7 +9,7 @@ import pytest
 from ledger import codec
 from ledger.codec import NO_CHAIN, Checkpoint, Malformed, NewerSchema, Position
 from ledger.errors import InvariantViolation
-from ledger.state import Change, Posting, Put, genesis
+from ledger.state import Change, Put, genesis
 from ledger.tables import BEATS, RESERVATIONS, Beat
 from ledger.testing import (
     ManualClock,
@@ -175,7 +175,3 @@ def test_a_newer_schema_is_told_from_damage() -> None:
 def test_remains_of_a_checkpoint_are_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         codec.decode_checkpoint(data)
-
-
-def test_posting_is_written_as_a_list() -> None:
-    assert Posting("held", "cpu_milli", 5) == ("held", "cpu_milli", 5)

@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.postings import change
 from ledger.reservation import Reservation
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.tables import RESERVATIONS
 from tests.unit.ledger.samples import ask, host_state, node, proposal, reserve
 

@@ -13,9 +13,10 @@ from ledger import decisions, transitions
 from ledger.admission import AdmissionPolicy
 from ledger.decisions import DECISION, PHASE, POSTINGS, ROWS
 from ledger.errors import AxernError, InvalidArgument, LedgerCorrupt
+from ledger.postings import change
 from ledger.reservation import RUNNING, Reservation
 from ledger.resources import OptionalResources, Resources
-from ledger.state import Change, Put, State, change
+from ledger.state import Change, Put, State
 from ledger.store import Ledger
 from ledger.tables import NAMESPACES, RESERVATIONS, Namespace
 from ledger.testing import (

@@ -11,7 +11,7 @@ import pytest
 from ledger import checkpoint, codec
 from ledger.__main__ import main
 from ledger.files import Folder
-from ledger.state import Change, Posting
+from ledger.state import Change
 from ledger.store import Ledger
 from ledger.testing import (
     ManualClock,
@@ -169,7 +169,7 @@ def test_postings_that_do_not_balance_are_found_without_the_state(
     folder = Folder(str(directory))
     base = checkpoint.read(folder)
     path = directory / base.position.segment
-    change = Change("theft", (), (Posting("committed:default", "cpu_milli", 7),))
+    change = Change("theft", (), (("committed:default", "cpu_milli", 7),))
     line, _ = codec.encode_commit(base.generation + 1, base.clock, [change], base.position.chain)
     data = path.read_bytes()
     blank = bytes(len(data) - 21 - len(line))

@@ -7,6 +7,7 @@ import pytest
 from ledger import tables, transitions
 from ledger.clock import Now
 from ledger.errors import NotFound
+from ledger.postings import postings_for
 from ledger.reservation import Reservation
 from ledger.resources import Resources
 from ledger.state import (
@@ -16,13 +17,11 @@ from ledger.state import (
     RETIRING_ACCOUNT,
     SYSTEM_RESERVE,
     Change,
-    Posting,
     Put,
     State,
     claimed_account,
     committed_account,
     genesis,
-    postings_for,
 )
 from ledger.tables import Node
 from tests.unit.ledger.samples import (
@@ -110,8 +109,8 @@ def test_postings_are_the_difference_that_rows_make() -> None:
     entry = reserve(state, proposal("r", ask(cpu=500, memory=GIB)))
     more = replace(entry, charged=replace(entry.charged, memory_bytes=2 * GIB))
     assert postings_for(state, (Put(tables.RESERVATIONS, "r", more),)) == (
-        Posting(committed_account("default"), "memory_bytes", GIB),
-        Posting(HEADROOM, "memory_bytes", -GIB),
+        (committed_account("default"), "memory_bytes", GIB),
+        (HEADROOM, "memory_bytes", -GIB),
     )
     assert postings_for(state, (Put(tables.RESERVATIONS, "r", entry),)) == ()
     assert postings_for(state, (Put(tables.RESERVATIONS, "nobody", None),)) == ()
