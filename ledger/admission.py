@@ -23,11 +23,11 @@ from ledger.refusal import (
     short,
 )
 from ledger.reservation import SANDBOX_LANES
-from ledger.resources import DIMENSIONS, Resources, dimension_of, gpu_pool
+from ledger.resources import DIMENSIONS, Resources, dimension_of, gpu_pool, pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from ledger.clock import Now
     from ledger.facts import Facts
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ledger.resources import Dimension, OptionalResources
     from ledger.state import State
     from ledger.tables import Node
+
+    Asked = Sequence[tuple[Dimension, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,13 @@ def evaluate(
     if node is None or facts is None:
         return refuse(view, facts, now, reasons, ())
     device = pick_device(view, node, demand)
+    asked = _asked_of(demand.requests)
     free = _free(view, demand.namespace)
     shortfalls = (
         *_entry_shortfalls(view, demand, policy),
-        *_quota_shortfalls(view, demand, namespace.quota),
-        *_claim_shortfalls(view, demand),
-        *_node_shortfalls(free, node, facts, demand, device),
+        *_quota_shortfalls(view, demand.namespace, asked, namespace.quota),
+        *_claim_shortfalls(view, demand.namespace, asked),
+        *_node_shortfalls(free, node, facts, asked, device),
         *_observed_shortfalls(free, node, facts, demand),
         *(exposure.shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
     )
@@ -179,66 +182,76 @@ def pick_device(view: State, node: Node, demand: Demand) -> str | None:
     return max((large, room, device) for room, large, device in rooms)[2]
 
 
-def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> Iterator[Shortfall]:
+def _asked_of(requests: Resources) -> Asked:
+    """Return the dimensions of which *requests* wants any, each with how much."""
+    return [
+        (dimension, requested)
+        for dimension, requested in zip(DIMENSIONS, requests.amounts(), strict=True)
+        if requested
+    ]
+
+
+def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> list[Shortfall]:
+    found = []
     for gate, cap, namespace in (
         (ENTRIES, policy.entry_cap, ""),
         (NAMESPACE_ENTRIES, policy.namespace_entry_cap, demand.namespace),
     ):
         room = cap - view.entry_count(namespace)
         if room < 1:
-            yield short(gate, "entries", 1, cap, room)
+            found.append(short(gate, "entries", 1, cap, room))
+    return found
 
 
-def _quota_shortfalls(view: State, demand: Demand, quota: OptionalResources) -> Iterator[Shortfall]:
-    account = committed_account(demand.namespace)
-    for dimension, requested, limit in zip(
-        DIMENSIONS, demand.requests.amounts(), quota.amounts(), strict=True
-    ):
-        if limit is None or not requested:
-            continue
-        room = limit - _sum_over_devices(view, account, dimension)
-        if requested > room:
-            yield short(NAMESPACE_QUOTA, dimension.name, requested, limit, room)
+def _quota_shortfalls(
+    view: State, namespace: str, asked: Asked, quota: OptionalResources
+) -> list[Shortfall]:
+    found = []
+    for dimension, requested in asked:
+        limit: int | None = getattr(quota, dimension.name)
+        if limit is not None:
+            room = limit - _sum_over_devices(view, committed_account(namespace), dimension)
+            if requested > room:
+                found.append(short(NAMESPACE_QUOTA, dimension.name, requested, limit, room))
+    return found
 
 
-def _claim_shortfalls(view: State, demand: Demand) -> Iterator[Shortfall]:
-    claim = view.claim_of(demand.namespace)
+def _claim_shortfalls(view: State, namespace: str, asked: Asked) -> list[Shortfall]:
+    found: list[Shortfall] = []
+    claim = view.claim_of(namespace)
     if claim is None or not claim.hard:
-        return
-    for dimension, requested in zip(DIMENSIONS, demand.requests.amounts(), strict=True):
+        return found
+    for dimension, requested in asked:
         limit: int = getattr(claim.amount, dimension.name)
         room: int = limit - getattr(claim.drawdown, dimension.name)
         # What is not claimed has no ceiling: whoever wants one of 0 has the quota.
-        if requested and limit and requested > room:
-            found = short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
-            yield replace(found, claim_id=claim.id)
+        if limit and requested > room:
+            one = short(NAMESPACE_CLAIM, dimension.name, requested, limit, room)
+            found.append(replace(one, claim_id=claim.id))
+    return found
 
 
 def _node_shortfalls(
-    free: Mapping[str, int], node: Node, facts: Facts, demand: Demand, device: str | None
-) -> Iterator[Shortfall]:
-    for dimension, requested, promised in zip(
-        DIMENSIONS, demand.requests.amounts(), node.effective_allocatable.amounts(), strict=True
-    ):
-        if not requested:
+    free: Mapping[str, int], node: Node, facts: Facts, asked: Asked, device: str | None
+) -> list[Shortfall]:
+    found = []
+    for dimension, requested in asked:
+        if dimension.per_device and device is None:
             continue
-        name, limit = dimension.name, promised
-        room = free.get(name, 0)
-        if dimension.per_device:
-            if device is None:
-                continue
-            limit = effective_allocatable(node, dimension, device)
-            room = free.get(gpu_pool(device), 0)
-        elif name == "sandbox_slots":
+        limit = effective_allocatable(node, dimension, device)
+        if dimension.name == "sandbox_slots":
             limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
+        room = free.get(pool(dimension, device), 0)
         if requested > room or requested > limit:
-            yield short(NODE, name, requested, limit, min(room, limit))
+            found.append(short(NODE, dimension.name, requested, limit, min(room, limit)))
+    return found
 
 
 def _observed_shortfalls(
     free: Mapping[str, int], node: Node, facts: Facts, demand: Demand
-) -> Iterator[Shortfall]:
+) -> list[Shortfall]:
     """Compare with what the kernel says is really free, where that was measured."""
+    found = []
     storage = demand.requests.ephemeral_storage_bytes
     if storage and facts.storage_free_bytes is not None:
         name = "ephemeral_storage_bytes"
@@ -247,13 +260,14 @@ def _observed_shortfalls(
         reserved = node.effective_allocatable.ephemeral_storage_bytes - free.get(name, 0)
         room = limit - max(0, reserved - (facts.storage_written_bytes or 0))
         if storage > room:
-            yield short(NODE_STORAGE_FREE, name, storage, limit, room)
+            found.append(short(NODE_STORAGE_FREE, name, storage, limit, room))
     memory = demand.requests.memory_bytes
     if memory and facts.sandboxes_memory_bytes is not None:
         limit = node.effective_allocatable.memory_bytes
         room = limit - facts.sandboxes_memory_bytes
         if memory > room:
-            yield short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room)
+            found.append(short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room))
+    return found
 
 
 def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:

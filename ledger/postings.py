@@ -95,11 +95,10 @@ def _moves(view: State, puts: Iterable[Put]) -> list[tuple[int, str, Mapping[str
         holdings = _HOLDINGS.get(put.table)
         if holdings is None:
             continue
-        before = view.row(put.table, put.key)
-        if before is not None:
-            moves += [(-1, account, pools) for account, pools in holdings(before)]
-        if put.row is not None:
-            moves += [(1, account, pools) for account, pools in holdings(put.row)]
+        for sign, row in ((-1, view.row(put.table, put.key)), (1, put.row)):
+            if row is not None:
+                for account, pools in holdings(row):
+                    moves.append((sign, account, pools))
     return moves
 
 

@@ -26,18 +26,20 @@ ENDS = frozenset({"release", "stop"})
 """Operations that may end an entry; their own request ids need not outlive it, it stays ended."""
 
 
-def ended_by(view: State, change: Change) -> Iterator[str]:
-    """Yield the keys of request records whose entry is gone by *change*, one of `ENDS`.
+def ended_by(view: State, change: Change) -> list[str]:
+    """Return the keys of request records whose entry is gone by *change*, one of `ENDS`.
 
     Ask before it is applied.
     """
+    ended = []
     for put in change.puts:
         if put.table == tables.RESERVATIONS and put.row is None:
             entry = view.find_reservation(put.key)
             if entry is not None and entry.request_id is not None:
-                yield request_key(entry.owner.uid, entry.request_id)
+                ended.append(request_key(entry.owner.uid, entry.request_id))
         elif put.table == tables.REQUESTS and put.row is not None:
-            yield put.key
+            ended.append(put.key)
+    return ended
 
 
 class EndedRequests:
