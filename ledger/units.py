@@ -7,6 +7,7 @@ exact (integers and fractions); a text that does not name a whole unit is refuse
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ledger.errors import InvalidArgument
 
@@ -184,11 +185,18 @@ def format_duration_ms(duration_ms: int) -> str:
 
 def format_rfc3339(wall_ms: int) -> str:
     """Return milliseconds since the epoch as RFC 3339 in UTC: `2026-01-31T12:00:00.250Z`."""
+    second, milliseconds = divmod(wall_ms, 1000)
+    return f"{_to_second(second)}.{milliseconds:03d}Z"
+
+
+@lru_cache(64)
+def _to_second(wall_s: int) -> str:
+    """Return the moment without its end; what is shown together is often of one second."""
     from datetime import datetime, timedelta
 
     # Naive on purpose: all arithmetic is in UTC.
-    moment = datetime(1970, 1, 1) + timedelta(milliseconds=wall_ms)  # noqa: DTZ001
-    return moment.isoformat(timespec="milliseconds") + "Z"
+    moment = datetime(1970, 1, 1) + timedelta(seconds=wall_s)  # noqa: DTZ001
+    return moment.isoformat(timespec="seconds")
 
 
 def _split(text: str, field: str, example: str) -> tuple[str, str]:

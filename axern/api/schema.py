@@ -193,8 +193,7 @@ class Demanding(Body):
     def spec(self) -> ResourceSpec:
         """Return the resources as the ledger's value."""
         return ResourceSpec(
-            OptionalResources(**self.requests.model_dump()),  # type: ignore[attr-defined]
-            OptionalResources(**self.limits.model_dump()),  # type: ignore[attr-defined]
+            OptionalResources(**vars(self.requests)), OptionalResources(**vars(self.limits))
         )
 
 

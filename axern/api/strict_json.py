@@ -17,12 +17,7 @@ SHOWN_LENGTH = 64
 def parse_json_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in *body*, read strictly; raises InvalidArgument for anything else."""
     try:
-        value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
+        value = _DECODER.decode(body.decode("utf-8"))
         if b"\\u" in body:
             _refuse_lone_surrogates(value)
     except RecursionError:
@@ -78,3 +73,8 @@ def _depth(value: object) -> int:
         deepest += any(isinstance(item, (dict, list)) for item in level)
         level = inner
     return deepest
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+)

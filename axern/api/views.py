@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ledger import state as accounts
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_NAMES = tuple(dimension.name for dimension in DIMENSIONS)
+_amounts = attrgetter(*_NAMES)
+
 
 def resources_view(resources: object) -> Json:
     """Return the amounts of a `Resources` or `OptionalResources` by dimension, None kept."""
-    return {dimension.name: getattr(resources, dimension.name) for dimension in DIMENSIONS}
+    return dict(zip(_NAMES, _amounts(resources), strict=True))
 
 
 def reservation_view(

@@ -122,13 +122,14 @@ class BatchService:
 
     def _release(self, body: BatchRelease, request_id: str | None, peer: Peer) -> Item:
         asked = Asked(peer.uid, reason=body.reason)
+        request_id = body.request_id or request_id
         operation = partial(
             batch.release_once,
             reservation_id=body.id,
             asked=asked,
             now=self._parts.clock(),
-            request_id=body.request_id or request_id,
-            digest=digest_of(body.model_dump(mode="json")),
+            request_id=request_id,
+            digest=digest_of(body.model_dump(mode="json")) if request_id else "",
         )
 
         def told(row: Reservation | Retried) -> Json:

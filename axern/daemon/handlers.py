@@ -23,7 +23,7 @@ from axern.daemon.log_service import LogService
 from axern.daemon.namespace_routes import NamespaceRoutes
 from axern.daemon.node_service import NodeService
 from axern.daemon.release_service import ReleaseService
-from axern.daemon.routes import Answer, Parameters, Route, answer_json
+from axern.daemon.routes import Answer, Parameters, Route, Routes, answer_json
 from axern.daemon.run_lists import RunLists
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
@@ -71,7 +71,7 @@ class Handlers:
         self._service = Service(parts)
         self._standing = NodeService(parts)
         self._templates = TemplateService(parts)
-        self._routes = (*self._entries(), *self._host(), *NamespaceRoutes(parts).routes())
+        self._routes = Routes((*self._entries(), *self._host(), *NamespaceRoutes(parts).routes()))
 
     def _entries(self) -> tuple[Route, ...]:
         """Return the routes of runs and reservations."""
@@ -159,14 +159,14 @@ class Handlers:
 
     async def __call__(self, request: Request) -> Answer:
         """Answer *request*; raises AxernError for what can't be done."""
-        for route in self._routes:
-            parameters = route.match(request.method, request.path)
-            if parameters is not None:
-                if request.method != "GET":
-                    self._parts.condition.require_writable()
-                return await route.action(request, parameters)
         path = request.path
-        known = [r.method for r in self._routes if r.match(r.method, path) is not None]
+        found = self._routes.find(request.method, path)
+        if found is not None:
+            if request.method != "GET":
+                self._parts.condition.require_writable()
+            route, parameters = found
+            return await route.action(request, parameters)
+        known = self._routes.methods(path)
         if known:
             raise InvalidArgument(
                 f"{shown(path)} does not take {request.method}, but {', '.join(known)}"
@@ -319,7 +319,7 @@ class Handlers:
         return answer_json(200, {**value, "ledger_state": self._parts.condition.state})
 
     async def _openapi(self, _: Request, __: Parameters) -> Answer:
-        routes = [(r.method, r.path, r.summary, r.body) for r in self._routes]
+        routes = [(r.method, r.path, r.summary, r.body) for r in self._routes.all]
         return answer_json(200, openapi.openapi(axern.__version__, routes))
 
 

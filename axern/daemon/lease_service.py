@@ -72,7 +72,7 @@ class LeaseService:
             owner=Owner(EXTERNAL, peer.uid, body.name),
             spec=spec,
             resolved=resolved,
-            digest=digest_of(body.model_dump(mode="json")),
+            digest=digest_of(body.model_dump(mode="json")) if request_id else "",
             enforced=False,
             request_id=request_id,
             owner_process=owner_process,

@@ -56,8 +56,9 @@ _SEARCHES = 2
 class Parts:
     """The parts of one running daemon; `closing` is set when it is about to end.
 
-    `searches` is taken by whoever reads the journal's archive or the whole host: each may take
-    seconds and a thread, and anybody may ask for many.
+    `admission_policy` bounds what is no resource, `liveness_policy` has the windows of silence,
+    `defaults` stand in for omitted resources. `searches` is taken by whoever reads the journal's
+    archive or the whole host: each may take seconds and a thread, and anybody may ask for many.
     """
 
     settings: Settings
@@ -79,36 +80,34 @@ class Parts:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     explainer: Explainer = field(default_factory=Explainer)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SEARCHES))
+    admission_policy: AdmissionPolicy = field(init=False)
+    liveness_policy: LivenessPolicy = field(init=False)
+    defaults: Defaults = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take from the settings, once, what every request needs of them."""
+        settings = self.settings
+        made = {
+            "admission_policy": AdmissionPolicy(
+                settings.entry_cap,
+                settings.namespace_entry_cap,
+                settings.facts_stale_after_ms,
+                settings.max_exposure,
+            ),
+            "liveness_policy": LivenessPolicy(settings.stale_after_ms, settings.legacy_window_ms),
+            "defaults": Defaults(
+                settings.default_request_cpu_milli,
+                settings.default_request_memory_bytes,
+                settings.default_limit_storage_bytes,
+            ),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_enforced(self) -> bool:
         """Tell whether the configuration wants every limit enforced."""
         return self.settings.cgroup_enforcement == "required"
-
-    @property
-    def liveness_policy(self) -> LivenessPolicy:
-        """Return the windows of silence."""
-        return LivenessPolicy(self.settings.stale_after_ms, self.settings.legacy_window_ms)
-
-    @property
-    def admission_policy(self) -> AdmissionPolicy:
-        """Return the bounds that admission keeps besides those of capacity."""
-        settings = self.settings
-        return AdmissionPolicy(
-            settings.entry_cap,
-            settings.namespace_entry_cap,
-            settings.facts_stale_after_ms,
-            settings.max_exposure,
-        )
-
-    @property
-    def defaults(self) -> Defaults:
-        """Return what stands in for omitted resources."""
-        return Defaults(
-            self.settings.default_request_cpu_milli,
-            self.settings.default_request_memory_bytes,
-            self.settings.default_limit_storage_bytes,
-        )
 
     async def search(self, call: Callable[..., Result], *arguments: object) -> Result:
         """Run *call* in a thread, when it is its turn; for what reads a lot."""
@@ -148,6 +147,8 @@ class Parts:
 
     async def _settle(self, proposal: transitions.Proposal) -> None:
         """Wait a little for what *proposal* needs and is being proved just now."""
+        if not proposal.requires:  # a lease
+            return
         known = await self.capabilities.settle(proposal.requires)
         facts = self.observer.facts
         if facts and not set(known.present()).intersection(proposal.requires) <= set(
@@ -233,7 +234,7 @@ class Parts:
             InvalidArgument: Not hexadecimal, too short, or several begin with it.
         """
         shortest = _SHORTEST_PREFIX
-        if not shortest <= len(text) <= ID_LENGTH or not set(text) <= set("0123456789abcdef"):
+        if not shortest <= len(text) <= ID_LENGTH or text.strip("0123456789abcdef"):
             raise InvalidArgument(
                 f"{text[:ID_LENGTH]!r} is no id: it must have {shortest} to {ID_LENGTH} "
                 "hexadecimal digits"

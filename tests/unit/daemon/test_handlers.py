@@ -13,7 +13,7 @@ from axern.api import frames
 from axern.api.schema import DNS_LABEL, HeartbeatRequest, ReserveRequest, RunRequest
 from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.reconcile import Reconciler
-from axern.daemon.routes import Route
+from axern.daemon.routes import Route, Routes
 from axern.runtime.record import RunExit
 from ledger import transitions
 from ledger.errors import CODES, AdmissionRefused, AxernError
@@ -89,7 +89,7 @@ def test_the_document_describes_every_route(tmp_path: Path) -> None:
             (method.upper(), path) for path, item in document["paths"].items() for method in item
         }
         assert listed == ROUTES
-        assert listed == {(r.method, r.path) for r in Handlers(rig.parts)._routes}
+        assert listed == {(r.method, r.path) for r in Handlers(rig.parts)._routes.all}
         for path, item in document["paths"].items():
             wanted = [part[1:-1] for part in path.split("/") if part.startswith("{")]
             for operation in item.values():
@@ -152,11 +152,15 @@ def test_control_a_wrong_schema_is_seen() -> None:
 
 def test_only_its_own_path_matches_a_route() -> None:
     route = Route("GET", "/v2/runs/{id}", "", cast("Any", None))
-    assert route.match("GET", "/v2/runs/abc") == {"id": "abc"}
+    routes = Routes([Route("POST", "/v2/runs/prune", "", cast("Any", None)), route])
+    assert routes.find("GET", "/v2/runs/abc") == (route, {"id": "abc"})
+    assert routes.find("GET", "/v2/runs/prune") == (route, {"id": "prune"})
     for path in ("/v2/runs", "/v2/runs/a/b", "/v2/runs/a/", "v2/runs/a", "/V2/runs/a", "/x/runs/a"):
-        assert route.match("GET", path) is None
-    assert route.match("POST", "/v2/runs/abc") is None
-    assert route.match("GET", "/v2/runs/..") == {"id": ".."}  # refused as an id
+        assert routes.find("GET", path) is None
+        assert routes.methods(path) == []
+    assert routes.find("POST", "/v2/runs/abc") is None
+    assert routes.methods("/v2/runs/prune") == ["POST", "GET"]
+    assert routes.find("GET", "/v2/runs/..") == (route, {"id": ".."})  # refused as an id
 
 
 @pytest.mark.parametrize(
