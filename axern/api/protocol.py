@@ -1,148 +1,103 @@
-"""One client's connection: who is at the other end, and how much and how slowly it may send."""
+"""HTTP/1.1 as httptools parses it: requests within bounds and deadlines, answers in their order.
+
+A request becomes whole here. Where a bound is passed, the answer is written here and the connection
+closed: the daemon never hears of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
-import socket
-import struct
+import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from io import FileIO
-from typing import cast
+from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl, unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
 
-from axern.api.places import Claim, Limits, Places
+from axern.api.connection import Connection, Tally
+from axern.api.messages import CONTINUE, ErrorView, Request, Response, head_of
 from ledger.errors import AxernError, InvalidArgument, LedgerBusy
 
 HEADER_COUNT_LIMIT = 64
 HEAD_LIMIT_BYTES = 16 * 1024
 BODY_LIMIT_BYTES = 1024**2
+QUERY_LIMIT = 16
 REQUEST_DEADLINE_S = 10.0
 """For a client to send a request, and again for the daemon to answer it."""
-IDLE_DEADLINE_S = 30.0
-BUSY_AFTER_S = 1.0
-"""How long a client without a place waits before it is told `busy`."""
-_UNKEPT_AFTER_S = 1.0
-"""How long a part of a file that has no name any more may take: till then it takes up the disk."""
 _SLICE_BYTES = 4096
 """Parsed at a time, so that what is pipelined stays bytes until the requests before it are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end, as the kernel says. Source: unix(7), SO_PEERCRED."""
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request and what becomes of it.
 
-    pid: int
-    uid: int
-    gid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A whole answer."""
-
-    status: int
-    body: bytes
-    content_type: str = "application/json"
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FilePart:
-    """A part of a streamed answer: *head*, then *size_bytes* of an open file from *begin* on."""
-
-    head: bytes
-    file: FileIO
-    begin: int
-    size_bytes: int
-
-
-ErrorView = Callable[[AxernError, str], Response]
-"""Turns an error and a request id into an answer."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Who is served by one server: connections, and streams and waits apart from them.
-
-    `open_limit` bounds all connections together by the descriptors that the process may have, so
-    that clients leave some for the daemon's own work.
+    `is_last` closes the connection after the answer; `error` is the answer where it is known.
     """
 
-    connections: Places
-    streams: Places
-    open_limit: int
-    open: int = 0
+    request: Request
+    is_last: bool
+    error: AxernError | None = None
+    task: asyncio.Task[None] | None = None
+    is_answered: bool = False
 
 
-def _tally(limits: Limits) -> Tally:
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Tally(
-        Places(limits.connections, limits.connections_per_uid),
-        Places(limits.streams, limits.streams_per_uid),
-        open_limit=descriptors // 2,
-    )
+class LimitedProtocol(Connection):
+    """What a client says, and what it is answered.
 
-
-class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with the peer's credentials, bounds on the head, and deadlines.
-
-    Where a bound is passed, the answer is written here and the connection closed: the application
-    never hears of it. What makes the length of a request doubtful is refused: two readers that
-    count differently would see different requests.
+    What makes the length of a request doubtful is refused: two readers that count differently
+    would see different requests.
     """
 
     request_deadline_s = REQUEST_DEADLINE_S
     answer_deadline_s = REQUEST_DEADLINE_S
-    idle_deadline_s = IDLE_DEADLINE_S
-    busy_after_s = BUSY_AFTER_S
-    limits = Limits()
 
-    tally: Tally
     error_view: ErrorView
-    peer: Peer
-    place: Claim | None = None
-    stream: Claim | None = None
-    deadline: asyncio.TimerHandle | None = None
-    stalled: asyncio.TimerHandle | None = None
+    answer: Callable[[LimitedProtocol, Exchange], None]
+    """Lets an exchange be answered, by `respond` or as a stream."""
+    give_up: Callable[[LimitedProtocol, Exchange], None]
+    """Answers an exchange that has taken too long."""
+
+    current: Exchange | None = None
     head_bytes = 0
     head_complete = False
     receiving = False
     requests_received = 0
+    _wants_continue = False
 
     @classmethod
-    def bound_to(cls, error_view: ErrorView) -> type[LimitedProtocol]:
-        """Return a subclass for one server: its own count of connections and form of errors."""
-        attributes = {"tally": _tally(cls.limits), "error_view": staticmethod(error_view)}
+    def bound_to(cls, error_view: ErrorView, answer: Any, give_up: Any) -> type[LimitedProtocol]:
+        """Return a subclass for one server: its own count of connections, and who answers."""
+        attributes = {
+            "tally": Tally.of(cls.limits),
+            "error_view": staticmethod(error_view),
+            "answer": staticmethod(answer),
+            "give_up": staticmethod(give_up),
+        }
         return type("BoundProtocol", (cls,), attributes)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Name the peer, and let it have a place or wait a moment for one."""
-        super().connection_made(transport)
+        """Begin with a client that has said nothing."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.unparsed = bytearray()
-        self.peer = _peer_of(transport.get_extra_info("socket"))
-        self.app_state = {**self.app_state, "connection": self}
-        self.tally.open += 1
-        if self.tally.open <= self.tally.open_limit:
-            self.place = self.tally.connections.ask(self.peer.uid, self._begin)
-        if self.place is None:
-            self._refuse_as_busy()
-        elif not self.place.held:
-            self.flow.pause_reading()
-            self._at_deadline(self.busy_after_s, self._refuse_as_busy)
+        self.pipeline: deque[Exchange] = deque()
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection out."""
-        self._expect_within(None)
-        self._forget_stall()
-        self.tally.open -= 1
-        for claim in (self.place, self.stream):
-            if claim is not None:
-                claim.leave()
+        """Let go of the client, and of what it has not been answered."""
         super().connection_lost(exc)
+        del self.parser  # it holds us
+
+    def end_soon(self) -> None:
+        """Close after the answer that is under way, or now."""
+        if self.current is None:
+            self.transport.close()
+        else:
+            self.current.is_last = True
 
     async def begin_stream(self) -> None:
         """Count the connection among the streams from now on; the last thing it asks for.
@@ -151,6 +106,7 @@ class LimitedProtocol(HttpToolsProtocol):
             LedgerBusy: There were too many for a second.
             InvalidArgument: Another request has come behind it.
         """
+        self.due.never()
         granted = asyncio.Event()
         self.stream = self.tally.streams.ask(self.peer.uid, granted.set)
         try:
@@ -165,7 +121,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 retry_after_s=1,
             ) from None
         if self.stream and (self.receiving or self.pipeline or self.unparsed):
-            # Its deadline would end the stream, and it hides from uvicorn who is answered.
+            # Its deadline would end the stream, and its answer has no place behind it.
             self.stream.leave()
             raise InvalidArgument(
                 "a request came behind one whose answer is the last on its connection",
@@ -173,78 +129,63 @@ class LimitedProtocol(HttpToolsProtocol):
             )
         if self.place is not None:
             self.place.leave()
+        self.resume_reading()  # else nobody hears that the client has left
 
     @property
     def is_stream(self) -> bool:
         """Tell whether it counts as a stream, so that no other request may follow."""
         return self.stream is not None and self.stream.held
 
-    async def send_file(self, part: FilePart) -> None:
-        """Send *part* as one chunk of a streamed answer; the kernel copies it, we do not.
+    def respond(self, exchange: Exchange, response: Response) -> None:
+        """Write the answer to the present *exchange*, and go on to what comes behind it."""
+        exchange.is_answered = True
+        if self.transport.is_closing():
+            return
+        request, last = exchange.request, exchange.is_last or self.is_stream
+        head = head_of(response, request.id, last=last)
+        self.transport.write(head if request.method == "HEAD" else head + response.body)
+        self.current = None
+        if last:
+            self.transport.close()
+            self.due.within(self.idle_deadline_s, self.transport.abort)
+        elif self.writable.is_set():
+            self._go_on()
+        else:
+            self.due.never()  # it has to read; see `pause_writing`
 
-        Raises:
-            OSError: The client has left, or stands still in a file that nobody keeps any more, or
-                the file is shorter than was said. The connection is closed.
-        """
-        self.transport.set_write_buffer_limits(0)
-        self.transport.write(b"%x\r\n" % (len(part.head) + part.size_bytes) + part.head)
-        try:
-            sent = await self._copied(part)
-            if sent != part.size_bytes:
-                raise OSError(f"only {sent} of {part.size_bytes} bytes were there to send")
-        except BaseException:
-            self.transport.abort()  # the chunk has no end
-            raise
-        self.transport.write(b"\r\n")
+    def resume_writing(self) -> None:
+        """Go on: the client has read its answer."""
+        super().resume_writing()
+        if self.current is None and not self.transport.is_closing():
+            self._go_on()
 
-    async def _copied(self, part: FilePart) -> int:
-        """Copy the file's bytes to the client, and return how many there were.
+    def _go_on(self) -> None:
+        """Answer what waits, and take more of what the client sends."""
+        if self.pipeline:
+            self._take_turn(self.pipeline.popleft())
+        elif self.receiving:  # it stood still while we did
+            self.due.within(self.request_deadline_s, self.transport.abort)
+            self._let_continue()
+        else:
+            self.due.within(self.idle_deadline_s, self.transport.abort)
+        self._parse_on()
 
-        The transport must not be closed meanwhile, or the loop goes on to watch a descriptor that
-        is another client's by then; nothing does, for a stream has no deadline and is not read.
-        """
-        looking: asyncio.TimerHandle
-
-        def look() -> None:
-            nonlocal looking
-            if os.fstat(part.file.fileno()).st_nlink == 0:
-                limit.reschedule(self.loop.time())
-            else:
-                looking = self.loop.call_later(_UNKEPT_AFTER_S, look)
-
-        looking = self.loop.call_later(_UNKEPT_AFTER_S, look)
-        try:
-            async with asyncio.timeout(None) as limit:
-                await self.flow.drain()  # sendfile would, too, but can't be cancelled in that
-                return await self.loop.sendfile(
-                    self.transport, part.file, part.begin, part.size_bytes, fallback=False
-                )
-        except TimeoutError:
-            raise TimeoutError("the client stands still in what is no longer kept") from None
-        except RuntimeError as error:  # what asyncio says if not a byte was sent
-            raise ConnectionResetError(f"the client has left: {error}") from error
-        finally:
-            looking.cancel()
+    def _take_turn(self, exchange: Exchange) -> None:
+        self.current = exchange
+        self.due.within(self.answer_deadline_s, partial(self.give_up, self, exchange))
+        if exchange.error is None:
+            self.answer(self, exchange)
+        else:
+            response = self.error_view(exchange.error, exchange.request.id)
+            self.loop.call_soon(self.respond, exchange, response)
 
     def data_received(self, data: bytes) -> None:
         """Parse *data* as far as it is its turn; what comes during a stream is not taken in."""
         if self.is_stream:
-            self.flow.pause_reading()
+            self.pause_reading()
         else:
             self.unparsed += data
             self._parse_on()
-
-    def _begin(self) -> None:
-        """Take requests: there is a place, now or after a wait."""
-        self._expect_within(self.idle_deadline_s)
-        self.flow.resume_reading()
-
-    def _refuse_as_busy(self) -> None:
-        if self.place is not None:
-            self.place.leave()
-        self._answer(
-            LedgerBusy("too many connections", hint="close some, or try again", retry_after_s=1)
-        )
 
     def _parse_on(self) -> None:
         """Parse what has come, until a request has to wait for the one before it.
@@ -258,127 +199,134 @@ class LimitedProtocol(HttpToolsProtocol):
             self._parse(part)
         if self.transport.is_closing():
             self.unparsed.clear()
-        elif self.unparsed:
-            self.flow.pause_reading()
-            self._expect_within(None)
+        elif self.unparsed or self.pipeline:
+            self.pause_reading()
+        else:
+            self.resume_reading()
 
     def _parse(self, data: bytes) -> None:
         """Parse *data*, unless the head has grown past its bound."""
         received = self.requests_received
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.refuse(InvalidArgument("there is no other protocol to upgrade to"))
+        except httptools.HttpParserError as error:
+            self.refuse(InvalidArgument(f"this is not HTTP/1.1: {error}"))
         if self.receiving and not self.head_complete and received == self.requests_received:
             self.head_bytes += len(data)
             if self.head_bytes > HEAD_LIMIT_BYTES:
-                self._answer(InvalidArgument(f"headers exceed {HEAD_LIMIT_BYTES} bytes"))
+                self.refuse(InvalidArgument(f"headers exceed {HEAD_LIMIT_BYTES} bytes"))
 
     def on_message_begin(self) -> None:
         """Start the request's deadline: for all of it, not for each read."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = bytearray()
+        self._wants_continue = False
         self.receiving, self.head_bytes, self.head_complete = True, 0, False
-        self._expect_within(self.request_deadline_s)
+        if self.current is None:
+            self.due.within(self.request_deadline_s, self.transport.abort)
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Refuse a head that is too large, or that leaves the length of the request in doubt."""
         self.head_complete = True
-        size = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
+        size = sum([len(name) + len(value) for name, value in self.headers]) + len(self.url)
+        named = dict(self.headers)
         if len(self.headers) > HEADER_COUNT_LIMIT or size > HEAD_LIMIT_BYTES:
-            self._answer(
+            self.refuse(
                 InvalidArgument(
                     f"{len(self.headers)} headers of {size} bytes; at most "
                     f"{HEADER_COUNT_LIMIT} of {HEAD_LIMIT_BYTES} bytes are accepted"
                 )
             )
-        elif any(name == b"transfer-encoding" for name, _ in self.headers):
-            self._answer(InvalidArgument("a request needs a content-length, no transfer-encoding"))
+        elif b"transfer-encoding" in named:
+            self.refuse(InvalidArgument("a request needs a content-length, no transfer-encoding"))
         elif self.parser.should_upgrade():
-            self._answer(InvalidArgument("there is no other protocol to upgrade to"))
-        elif self._announced_bytes() > BODY_LIMIT_BYTES:
-            self._answer(InvalidArgument(f"the body exceeds {BODY_LIMIT_BYTES} bytes"))
-        else:
-            super().on_headers_complete()
-
-    def _announced_bytes(self) -> int:
-        """Return the length of the body; the parser has refused what is no single number."""
-        lengths = [value for name, value in self.headers if name == b"content-length"]
-        return int(lengths[0][:20]) if lengths else 0
+            self.refuse(InvalidArgument("there is no other protocol to upgrade to"))
+        elif int(named.get(b"content-length", b"0")[:20]) > BODY_LIMIT_BYTES:
+            # The parser has refused what is no single number.
+            self.refuse(InvalidArgument(f"the body exceeds {BODY_LIMIT_BYTES} bytes"))
+        elif named.get(b"expect", b"").lower() == b"100-continue":
+            self._wants_continue = True
+            if self.current is None:
+                self._let_continue()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, unless the request was answered already."""
         if not self.transport.is_closing():
-            super().on_body(body)
+            self.body += body
 
     def on_message_complete(self) -> None:
-        """End the deadline: the rest is the daemon's time."""
+        """Let the request be answered, or wait for those before it; the rest is our time."""
         if self.transport.is_closing():
             return
         self.receiving = False
         self.requests_received += 1
-        self._expect_within(None)
-        super().on_message_complete()
+        exchange = self._exchange()
+        if self.current is None and self.writable.is_set():
+            self._take_turn(exchange)
+        else:
+            self.pipeline.append(exchange)
 
-    def on_response_complete(self) -> None:
-        """Expect the next request soon, and until then that the answer is read."""
-        super().on_response_complete()
-        if not self.receiving and self.cycle.response_complete:
-            self._expect_within(self.idle_deadline_s)
-        if self.unparsed and not self.pipeline:
-            if self.receiving:
-                self._expect_within(self.request_deadline_s)  # it stood still while we did
-            self._parse_on()
+    def _exchange(self) -> Exchange:
+        """Return the request that has just become whole."""
+        target = httptools.parse_url(self.url)
+        path = target.path.decode("ascii")
+        query, error = {}, None
+        if target.query:
+            try:
+                query = _query(target.query.decode("latin-1"))
+            except InvalidArgument as refused:
+                error = refused
+        request = Request(
+            id=secrets.token_hex(8),
+            method=self.parser.get_method().decode("ascii"),
+            path=unquote(path) if "%" in path else path,
+            query=query,
+            headers={
+                name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers
+            },
+            body=bytes(self.body),
+            peer=self.peer,
+        )
+        keeps_on = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        return Exchange(request, is_last=not keeps_on, error=error)
 
-    def pause_writing(self) -> None:
-        """Expect the client to read its answer soon; a stream may be read as slowly as it likes."""
-        super().pause_writing()
-        if not self.cycle.chunked_encoding:
-            self.stalled = self.loop.call_later(self.idle_deadline_s, self.transport.abort)
+    def _let_continue(self) -> None:
+        if self._wants_continue:
+            self._wants_continue = False
+            self.transport.write(CONTINUE)
 
-    def resume_writing(self) -> None:
-        """Go on writing: the client reads."""
-        self._forget_stall()
-        super().resume_writing()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP in the one problem format."""
-        self._answer(InvalidArgument(f"this is not HTTP/1.1: {msg}"))
-
-    def _expect_within(self, seconds: float | None) -> None:
-        """Drop the connection after *seconds*, with what it has not read; None is never."""
-        self._at_deadline(seconds, self.transport.abort)
-
-    def _at_deadline(self, seconds: float | None, call: Callable[[], None]) -> None:
-        if self.deadline is not None:
-            self.deadline.cancel()
-        self.deadline = None if seconds is None else self.loop.call_later(seconds, call)
-
-    def _forget_stall(self) -> None:
-        if self.stalled is not None:
-            self.stalled.cancel()
-            self.stalled = None
-
-    def _answer(self, error: AxernError) -> None:
-        """Answer and close without asking the application.
+    def refuse(self, error: AxernError) -> None:
+        """Answer *error* and close without asking the daemon.
 
         While a request before this one has no answer yet, the client would take this for it: then
         the connection is closed without a word.
         """
         if self.transport.is_closing():
             return
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        before = cycle is not None and not cycle.response_complete and not cycle.more_body
-        if not before and not self.pipeline:
+        if self.current is None and not self.pipeline:
             response = self.error_view(error, "")
-            head = (
-                f"HTTP/1.1 {response.status} \r\ncontent-type: {response.content_type}\r\n"
-                f"content-length: {len(response.body)}\r\nconnection: close\r\n"
-            )
-            more = "".join(f"{name}: {value}\r\n" for name, value in response.headers)
-            self.transport.write(f"{head}{more}\r\n".encode() + response.body)
+            self.transport.write(head_of(response, "", last=True) + response.body)
         self.transport.close()
-        self._expect_within(self.idle_deadline_s)
+        self.due.within(self.idle_deadline_s, self.transport.abort)
 
 
-def _peer_of(connection: socket.socket) -> Peer:
-    credentials = connection.getsockopt(
-        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-    )
-    return Peer(*struct.unpack("3i", credentials))
+def _query(text: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=QUERY_LIMIT)
+    except ValueError:
+        raise InvalidArgument(f"a query may have at most {QUERY_LIMIT} parameters") from None
+    query = dict(pairs)
+    if len(query) != len(pairs):
+        raise InvalidArgument("a query parameter stands twice", hint="give each of them once")
+    return query

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from axern.api.batch_schema import BatchHeartbeat, BatchOperation, BatchRelease, BatchRequest
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.api.schema import ReserveRequest
     from axern.daemon.release_service import ReleaseService
     from ledger.reservation import Reservation

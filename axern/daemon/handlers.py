@@ -11,8 +11,7 @@ import msgspec
 import axern
 from axern.api import openapi, schema
 from axern.api.batch_schema import BatchRequest
-from axern.api.protocol import Response
-from axern.api.server import Request, StreamResponse
+from axern.api.messages import Request, Response, StreamResponse
 from axern.api.views import refusal_view
 from axern.daemon import queries
 from axern.daemon.batch_service import BatchService

@@ -16,7 +16,7 @@ from axern.runtime.standard_input import Taken
 from ledger.errors import InvalidArgument, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.daemon.life import Life
     from axern.daemon.parts import Json, Parts
     from axern.runtime.layout import SandboxPaths

@@ -14,7 +14,7 @@ from ledger.limit_range import resolve_lease
 from ledger.reservation import EXTERNAL, Owner, Reservation
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.api.schema import HeartbeatRequest, ReserveRequest
 
 

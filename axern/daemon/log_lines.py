@@ -77,7 +77,6 @@ def set_up(stream: IO[str], *, verbose: bool, in_journal: bool = False) -> None:
     logging.captureWarnings(capture=True)
     logging.raiseExceptions = False  # a closed stderr must not cost more than the line
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # each bad request is a warning there
     sys.excepthook = _tell_uncaught
     sys.unraisablehook = _tell_unraisable
     threading.excepthook = _tell_thread

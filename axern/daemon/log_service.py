@@ -17,7 +17,7 @@ from ledger.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.daemon.run_service import RunService
     from axern.runtime.layout import SandboxPaths
 

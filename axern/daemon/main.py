@@ -216,7 +216,7 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
         else:
             supervision.stop("sandboxes go on")
         closing.set()
-        serving.should_exit = True
+        serving.stop()
         door.shut(settings, handover)
         await parts.lives.close(_REST_TIMEOUT_S)
         for task in tasks:

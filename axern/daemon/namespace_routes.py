@@ -11,7 +11,7 @@ from axern.daemon.namespace_service import NamespaceService
 from axern.daemon.routes import Answer, Parameters, Route, answer_json
 
 if TYPE_CHECKING:
-    from axern.api.server import Request
+    from axern.api.messages import Request
     from axern.daemon.parts import Parts
 
 _NAMESPACE = "/v2/namespaces/{name}"

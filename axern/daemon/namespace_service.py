@@ -16,6 +16,7 @@ from ledger.tables import Claim
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
+    from axern.api.messages import Peer
     from axern.api.namespace_schema import (
         ClaimRequest,
         ClaimUpdateRequest,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         NamespaceUpdate,
         QuotaRequest,
     )
-    from axern.api.protocol import Peer
     from ledger.staging import Operation
     from ledger.state import State
 

@@ -14,7 +14,7 @@ from ledger import standing
 from ledger.standing import Wish
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from ledger.staging import Operation
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from ledger.spec import Defaults
 from ledger.why import Case
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.daemon.capability_watch import CapabilityWatch
     from axern.daemon.condition import Condition
     from axern.daemon.lives import Lives

@@ -16,7 +16,7 @@ from ledger.reservation import PHASES
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
-    from axern.api.server import Request
+    from axern.api.messages import Request
 
 LONGEST_GRACE_MS = 86_400_000
 USUAL_PAGE = 100

@@ -124,7 +124,7 @@ async def serve(
         if stopped:
             notifier.tell("STOPPING=1", "STATUS=stopping; sandboxes go on")
             door.shut(settings, handover)
-        serving.should_exit = True
+        serving.stop()
         await served
         for task in (way_back, signs, stop):
             if not task.done():

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from axern.api import schema
-from axern.api.protocol import Response
-from axern.api.server import Request, StreamResponse
+from axern.api.messages import Request, Response, StreamResponse
 
 Parameters = dict[str, str]
 Answer = Response | StreamResponse

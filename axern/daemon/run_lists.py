@@ -17,7 +17,7 @@ from ledger.errors import InvalidArgument, NotFound, PermissionDenied
 from ledger.reservation import RESERVED
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.api.schema import PruneRequest
     from axern.daemon.parts import Json, Parts
     from axern.daemon.run_service import RunService

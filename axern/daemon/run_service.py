@@ -26,7 +26,7 @@ from ledger.spec import ResolvedSpec, ResourceSpec
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.api.schema import ExplainRequest, RunRequest
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import msgspec
 
 from axern.api import frames
-from axern.api.protocol import FilePart
+from axern.api.messages import FilePart
 from axern.records import Unpacker
 from axern.runtime.output import READ_BYTES, find, read
 from axern.runtime.segments import is_doubtful

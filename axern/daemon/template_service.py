@@ -32,7 +32,7 @@ from ledger.units import format_rfc3339
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from axern.api.protocol import Peer
+    from axern.api.messages import Peer
     from axern.api.schema import RunRequest, TemplateRequest
     from axern.daemon.parts import Json, Parts
     from axern.runtime.layout import Layout

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from axern.api.protocol import LimitedProtocol, Response
-from axern.api.server import Answer, Request
+from axern.api.messages import Answer, Request, Response
+from axern.api.protocol import LimitedProtocol
 from tests.abuse.attack import Attack, resident_bytes
 from tests.conftest import LONG
 from tests.host.daemon import daemon_lab

@@ -46,7 +46,7 @@ CLOCK_CALLS = frozenset({"now", "utcnow", "today"})
 # Every third party Axern uses, and the only modules that may import it.
 HOMES = {
     "filelock": ("ledger.lock",),
-    "httptools": ("axern.api.server", "axern.api.protocol"),
+    "httptools": ("axern.api.protocol",),
     "msgspec": ("ledger.codec", "axern.api", "axern.daemon", "axern.runtime.record"),
     "psutil": ("axern.host.inventory",),
     "pydantic": (
@@ -61,7 +61,6 @@ HOMES = {
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),
     "yaml": ("axern.cli.actions.strict_yaml",),
-    "uvicorn": ("axern.api.server", "axern.api.protocol"),
 }
 
 DOWN = "imports point down"

@@ -54,7 +54,7 @@ PLANTED = [
     ("axern/daemon/main.py", "import typer", "whose place is axern.cli"),
     ("axern/daemon/main.py", "from importlib import import_module\nimport_module('rich')", "rich"),
     ("axern/api/client.py", "from axern.daemon.service import Service", "neither end"),
-    ("axern/api/client.py", "import uvicorn", "whose place is axern.api.server"),
+    ("axern/api/client.py", "import httptools", "whose place is axern.api.protocol"),
     ("axern/api/server.py", "import axern.cli", "neither end"),
     ("axern/runtime/runc.py", "import axern.api.schema", "imports point down"),
     ("axern/host/cgroup.py", "from axern.runtime import command", "decides nothing"),
@@ -88,7 +88,7 @@ CLEAN = [
     ),
     ("axern/cli/run.py", "import typer\nfrom axern.runtime.offline import desk"),
     ("axern/daemon/main.py", "import msgspec\nfrom axern.runtime import runc\nimport axern.host"),
-    ("axern/api/server.py", "import uvicorn\nimport uvicorn.protocols.http\nimport httptools"),
+    ("axern/api/protocol.py", "import httptools\nimport asyncio"),
     ("axern/host/inventory.py", "import psutil\nfrom ledger.resources import Capacity"),
 ]
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from axern.api import listener, server
-from axern.api.protocol import LimitedProtocol, Response
-from axern.api.server import Answer as Reply
-from axern.api.server import Handler, Request
+from axern.api.messages import Answer as Reply
+from axern.api.messages import Request, Response
+from axern.api.protocol import LimitedProtocol
+from axern.api.server import Handler
 from axern.daemon.handlers import error_response
 
 LIMIT_S = 20.0
@@ -144,7 +145,7 @@ def serving(
     try:
         yield served
     finally:
-        running.should_exit = True
+        running.stop()
         thread.join(LIMIT_S)
         listening.close()
         quiet.setLevel(level)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from axern.api import protocol
+from axern.api.connection import _UNKEPT_AFTER_S
 from axern.api.decoding import ChunkedDecoder
-from axern.api.protocol import FilePart, LimitedProtocol, Response
-from axern.api.server import Handler, Request, StreamResponse
+from axern.api.messages import FilePart, Request, Response, StreamResponse
+from axern.api.protocol import LimitedProtocol
+from axern.api.server import Handler
 from tests.unit.api.served import LIMIT_S, read_all, request, serving
 
 MIB = 1024**2
@@ -202,7 +203,7 @@ def test_who_stands_still_in_a_file_that_was_dropped_does_not_keep_it(
     ):
         still.sendall(request("/file"))
         assert still.recv(13).startswith(b"HTTP/1.1 200 ")
-        time.sleep(2 * protocol._UNKEPT_AFTER_S)
+        time.sleep(2 * _UNKEPT_AFTER_S)
         assert [file.closed for file in opened[-1:]] == [False]
         os.unlink(tmp_path / "file")
         deadline_s = time.monotonic() + LIMIT_S

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axern.api import places, protocol
+from axern.api import connection, places
+from axern.api.messages import Answer, Later, Peer, Request, Response, StreamResponse
 from axern.api.places import Claim, Limits, Places
-from axern.api.protocol import LimitedProtocol, Peer, Response
-from axern.api.server import Answer, Later, Request, StreamResponse
+from axern.api.protocol import LimitedProtocol
 from tests.unit.api.served import LIMIT_S, Served, read_all, read_answer, request, serving
 
 ASK = request(connection="keep-alive")
@@ -111,7 +111,7 @@ async def never() -> Response:
 @pytest.fixture(autouse=True)
 def stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever connects is no root."""
-    monkeypatch.setattr(protocol, "_peer_of", lambda _: Peer(1, 1000, 1000))
+    monkeypatch.setattr(connection, "_peer_of", lambda _: Peer(1, 1000, 1000))
 
 
 def connect(found: Served, stack: ExitStack, wire: bytes = b"") -> socket.socket:

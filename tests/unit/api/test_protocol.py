@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from axern.api.protocol import BODY_LIMIT_BYTES, LimitedProtocol, Peer, Response
-from axern.api.server import Request, StreamResponse
+from axern.api.messages import Peer, Request, Response, StreamResponse
+from axern.api.protocol import BODY_LIMIT_BYTES, LimitedProtocol
 from ledger.errors import NotFound
 from tests.unit.api.served import (
     LIMIT_S,

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from axern.api.protocol import Peer, Response
-from axern.api.server import Request
+from axern.api.messages import Peer, Request, Response
 from axern.daemon import parts as parts_module
 from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response

@@ -14,7 +14,7 @@ import pytest
 
 from axern.api import schema
 from axern.api.batch_schema import OPERATIONS_LIMIT, BatchRequest
-from axern.api.protocol import Peer
+from axern.api.messages import Peer
 from axern.daemon.batch_service import BatchService
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.release_service import ReleaseService

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from axern.api.decoding import RECORDS, Event, EventParser, FramedEvents
-from axern.api.protocol import FilePart
+from axern.api.messages import FilePart
 from axern.daemon import streams
 from axern.daemon.life import Life
 from axern.daemon.streams import Source, follow

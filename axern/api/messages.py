@@ -1,0 +1,118 @@
+"""What a client asks and what it is answered, and how the head of an answer is spelled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from io import FileIO
+from typing import Any
+
+from axern.api.strict_json import parse_json_object
+from ledger.errors import AxernError
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end, as the kernel says. Source: unix(7), SO_PEERCRED."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, its body complete and within bounds; `id` is made here and returned."""
+
+    id: str
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    peer: Peer
+
+    def json(self) -> dict[str, Any]:
+        """Return the body as a JSON object.
+
+        Raises:
+            InvalidArgument: Not UTF-8 JSON, a key twice, NaN, too deep, or no object.
+        """
+        return parse_json_object(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a streamed answer: *head*, then *size_bytes* of an open file from *begin* on."""
+
+    head: bytes
+    file: FileIO
+    begin: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResponse:
+    """An answer that goes on; its parts are sent as they come, as slowly as the client reads."""
+
+    parts: AsyncIterator[bytes | FilePart]
+    content_type: str = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer that may be long in coming: counted like a stream, ended if the client leaves."""
+
+    answer: Coroutine[Any, Any, Response]
+
+
+Answer = Response | StreamResponse | Later
+ErrorView = Callable[[AxernError, str], Response]
+"""Turns an error and a request id into an answer."""
+
+
+def head_of(response: Response, request_id: str, *, last: bool) -> bytes:
+    """Return the head of a whole answer; the *last* one on its connection says so."""
+    lines = [
+        b"content-type: %b\r\ncontent-length: %d\r\n"
+        % (response.content_type.encode(), len(response.body))
+    ]
+    if request_id:
+        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
+    lines += [f"{name}: {value}\r\n".encode() for name, value in response.headers]
+    if last:
+        lines.append(b"connection: close\r\n")
+    return b"%b%b\r\n" % (_STATUS_LINES[response.status], b"".join(lines))
+
+
+def stream_head(response: StreamResponse, request_id: str) -> bytes:
+    """Return the head of an answer in chunks, which is the last one on its connection."""
+    lines = (
+        f"content-type: {response.content_type}\r\ncache-control: no-store\r\n"
+        f"connection: close\r\nx-request-id: {request_id}\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    return _STATUS_LINES[200] + lines.encode()
+
+
+def chunk(data: bytes) -> bytes:
+    """Return *data*, of which there is some, as one chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+LAST_CHUNK = b"0\r\n\r\n"
