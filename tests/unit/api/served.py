@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import re
 import socket
 import threading
@@ -135,9 +134,6 @@ def serving(
 
     running = server.build(note, error_response, protocol)
     listening = listener.listen(served.path, None)
-    quiet = logging.getLogger("uvicorn.error")
-    level = quiet.level
-    quiet.setLevel(logging.CRITICAL)  # what it says about bad requests is not looked at here
     thread = threading.Thread(
         target=lambda: asyncio.run(running.serve(sockets=[listening])), name="server"
     )
@@ -148,5 +144,4 @@ def serving(
         running.stop()
         thread.join(LIMIT_S)
         listening.close()
-        quiet.setLevel(level)
         assert not thread.is_alive()
