@@ -46,7 +46,7 @@ def repair(settings: Settings, reason: str | None, *, apply: bool) -> Repair | N
         LedgerBusy: With *apply*, a daemon or another command holds the ledger.
         LedgerCorrupt: Nothing verifies to begin with.
         NotFound: There is no ledger.
-        CommitFailed: The disk refused; the ledger is as it was.
+        CommitFailed: The disk refused; the ledger is as it was, or repaired if the message says so.
     """
     require_root("repair the ledger")
     directory, clock = os.path.abspath(settings.ledger_dir), now()
@@ -95,7 +95,15 @@ def _exchange(copy: str, directory: str, damaged: str) -> None:
     """Let the copy and the ledger change names in one step, then name the damaged one so."""
     try:
         linux.exchange(copy, directory)
+    except OSError as error:
+        raise CommitFailed(
+            f"{copy} could not take the place of {directory}: {error.strerror}",
+            hint="is the folder a mount of its own? Then move the files by hand: the copy is whole",
+        ) from error
+    kept = copy
+    try:
         os.rename(copy, damaged)
+        kept = damaged
         parent = Folder(os.path.dirname(directory))
         try:
             parent.sync()
@@ -103,6 +111,7 @@ def _exchange(copy: str, directory: str, damaged: str) -> None:
             parent.close()
     except OSError as error:
         raise CommitFailed(
-            f"{copy} could not take the place of {directory}: {error.strerror}",
-            hint="is the folder a mount of its own? Then move the files by hand: the copy is whole",
+            f"{directory} is repaired, but a power cut may undo that: {error.strerror}; "
+            f"the damaged files are in {kept}",
+            hint="look at the disk (df, dmesg), then: sync; axern ledger check",
         ) from error

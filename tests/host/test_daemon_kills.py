@@ -21,7 +21,7 @@ from tests.host.daemon import DaemonLab, daemon_lab
 
 pytestmark = pytest.mark.host
 
-KILLS = 200 if LONG else 4
+KILLS = 100 if LONG else 4
 CLIENTS = 8
 LONGEST_S = 0.5
 """How long a daemon may answer before it is killed."""
