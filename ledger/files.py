@@ -49,7 +49,12 @@ class Folder:
 
     def names(self) -> list[str]:
         """Return the names in the directory, sorted."""
-        return sorted(os.listdir(self.fd))
+        # By a descriptor of its own: how far it was read is shared by all that are made of one.
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def exists(self, name: str) -> bool:
         """Tell whether *name* exists, whatever it is."""

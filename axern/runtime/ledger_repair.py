@@ -85,10 +85,16 @@ def _alone(settings: Settings, directory: str, clock: Now) -> Iterator[None]:
         undo.enter_context(sole_user_of(settings.run_dir, HOLDER, LOCK_TIMEOUT_S))
         try:
             lock.take(folder, LOCK_TIMEOUT_S, HOLDER, clock, undo)
-            undo.callback(folder.unlink, lock.HOLDER)
+            undo.callback(_take_away_note, folder)
         except OSError as error:
             raise translate(error, directory) from error
         yield
+
+
+def _take_away_note(folder: Folder) -> None:
+    """Remove the note of who holds the lock: with the lock gone nobody is told of it."""
+    with contextlib.suppress(OSError):
+        folder.unlink(lock.HOLDER)
 
 
 def _exchange(copy: str, directory: str, damaged: str) -> None:
