@@ -48,7 +48,7 @@ docs: setup ## rewrite what is made from the table of commands: docs/cli.md; man
 	$(BIN)/python -m axern.cli.reference docs/cli.md
 	$(BIN)/python -m axern.cli.manual build/man/man1
 
-bench: setup ## measure beside peers, most of an hour; FLAGS=--quick only tries each script
+bench: setup ## measure beside peers, for an hour; FLAGS=--quick only tries each script
 	@set -e; for name in $(filter-out common,$(basename $(notdir $(sort $(wildcard bench/*.py))))); do \
 		echo "== $$name"; $(BIN)/python -m "bench.$$name" $(FLAGS); \
 	done

@@ -21,7 +21,7 @@ from ledger import transitions
 from ledger.errors import CommitFailed
 from ledger.reservation import CgroupIdentity, ProcessIdentity
 from ledger.tables import BEATS, REQUESTS
-from ledger.testing import GIB, reserving, small_node, small_proposal
+from ledger.testing import small_node
 from tests.unit.daemon.rig import Rig, journal_text, play
 from tests.unit.daemon.test_runs import spec_of
 
@@ -86,32 +86,6 @@ def test_a_lease_ends_at_its_deadline_and_not_before(tmp_path: Path) -> None:
 
     play(tmp_path, scenario)
     assert '"lease expired"' in journal_text(tmp_path)
-
-
-def test_many_that_end_at_once_share_commits_and_the_host_is_observed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.observer.node = small_node(cpu_milli=100_000, memory_bytes=64 * GIB, slots=1_000)
-        reconciler = await begin(rig)
-        asked = [small_proposal(number, ttl_ms=MINUTE_MS) for number in range(200)]
-        for proposal in asked:
-            await rig.parts.committer.submit(reserving(proposal, rig.clock.now))
-        signs: list[tuple[int, int]] = []
-
-        async def observed() -> None:
-            signs.append((reconciler.ticked_monotonic_ms, rig.clock.now.monotonic_ms))
-
-        monkeypatch.setattr(reconciler, "_observe", observed)
-        rig.clock.advance(HOUR_MS)  # so that what was observed is old at each look
-        before = rig.parts.ledger.generation
-        await reconciler.tick()
-        assert rig.parts.ledger.state.entry_count() == 0
-        assert rig.parts.ledger.generation - before <= 200 // 10
-        assert len(signs) >= 200 // 64
-        assert {ticked for ticked, now in signs[1:]} == {rig.clock.now.monotonic_ms}
-
-    play(tmp_path, scenario)
 
 
 def test_a_renewed_lease_lives_up_to_its_ceiling(tmp_path: Path) -> None:
