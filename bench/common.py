@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import sys
 import time
@@ -43,9 +44,11 @@ def arguments(module_doc: str | None) -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Return the options, once the machine is quiet; leave if it does not become so.
 
-    The benchmark before this one may be what it still hears of. --quick takes any load.
+    The benchmark before this one may be what it still hears of. --quick takes any load. From now on
+    SIGTERM ends the program as Ctrl-C does, so that it leaves no daemon behind.
     """
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     deadline_s = time.monotonic() + _QUIET_WITHIN_S
     while not (options.any_load or options.quick) and (load := os.getloadavg()[0]) > QUIET_LOAD:
         if time.monotonic() > deadline_s:

@@ -47,6 +47,7 @@ _ENTRY_CAP = 10**6
 _GROUP = 500
 _KEPT = 7
 """Reservations that each client keeps in the run that is killed, so that there is much to lose."""
+_KEEPING_LIMIT_S = 120
 
 REQUEST = {
     "requests": {
@@ -158,11 +159,18 @@ class DaemonPeer:
     def kill_under_load(self, clients: int, after_s: float) -> dict[str, int]:
         """Kill the daemon under load, start another, and compare with what was acknowledged.
 
+        Args:
+            clients: How many reserve and release.
+            after_s: How long they go on once they keep half of what they will, in seconds.
         Returns:
             How many reservations were acknowledged and kept, and how many requests had no answer.
         """
         state = f"{self.lab.base}/acknowledged"
         process = self._load.begin(self.target, clients, 600, hold=_KEPT, state=state)
+        deadline_s = time.monotonic() + _KEEPING_LIMIT_S
+        while self.node()["entries"] - len(self.filled) < clients * _KEPT // 2:
+            assert time.monotonic() < deadline_s, "the clients get nothing to keep"
+            time.sleep(0.1)
         time.sleep(after_s)
         assert process.poll() is None, process.communicate()
         self.lab.kill(self.process)

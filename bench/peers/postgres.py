@@ -7,12 +7,14 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 
 from bench.peers import service
 from bench.peers.load import CPU_MILLI, DOCUMENT, ID, MEMORY_BYTES, STORAGE_BYTES, Target
 from bench.peers.tools import program
 
+_READY_WITHIN_S = 60
 SCHEMA = f"""
 create table node(used_cpu bigint, used_memory bigint, used_storage bigint) with (fillfactor = 10);
 insert into node values(0, 0, 0);
@@ -64,6 +66,7 @@ def peer(folder: str, environment: Mapping[str, str]) -> Iterator[Target]:
         argv += ["-c", f"{name}={value}"]
     stop = signal.SIGINT  # its own word for: disconnect everybody, in good order
     with service.running(argv, path, log, environment, user=user, stop=stop):
+        _wait_until_ready(folder)
         psql = [program("psql", "postgresql-client"), "-h", folder, "-U", "bench", "postgres"]
         subprocess.run(
             [*psql, "-v", "ON_ERROR_STOP=1", "-q"], input=SCHEMA.encode(), check=True, cwd="/"
@@ -75,6 +78,15 @@ def peer(folder: str, environment: Mapping[str, str]) -> Iterator[Target]:
             release=_call(b"release", ID),
             greeting=_greeting(),
         )
+
+
+def _wait_until_ready(folder: str) -> None:
+    """Wait till it takes connections: it listens while it still starts up."""
+    argv = [program("pg_isready", "postgresql-client"), "-q", "-h", folder]
+    deadline_s = time.monotonic() + _READY_WITHIN_S
+    while subprocess.run(argv, check=False, cwd="/").returncode:
+        assert time.monotonic() < deadline_s, "PostgreSQL does not start up"
+        time.sleep(0.1)
 
 
 def _user() -> str:
