@@ -133,6 +133,15 @@ def effective_allocatable(node: Node, dimension: Dimension, device: str | None) 
     return amount
 
 
+def promised(node: Node, facts: Facts, dimension: Dimension, device: str | None) -> tuple[int, int]:
+    """Return what *node* can promise now, and what of its room is lost to lanes in quarantine."""
+    limit = effective_allocatable(node, dimension, device)
+    if dimension.name != "sandbox_slots":
+        return limit, 0
+    lanes = SANDBOX_LANES - len(facts.quarantined_lanes)
+    return min(limit, lanes), max(0, min(limit, SANDBOX_LANES) - lanes)
+
+
 def reasons_of(
     view: State,
     node: Node | None,
@@ -238,10 +247,8 @@ def _node_shortfalls(
     for dimension, requested in asked:
         if dimension.per_device and device is None:
             continue
-        limit = effective_allocatable(node, dimension, device)
-        if dimension.name == "sandbox_slots":
-            limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
-        room = free.get(pool(dimension, device), 0)
+        limit, lost = promised(node, facts, dimension, device)
+        room = free.get(pool(dimension, device), 0) - lost
         if requested > room or requested > limit:
             found.append(short(NODE, dimension.name, requested, limit, min(room, limit)))
     return found

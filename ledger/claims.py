@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from ledger import tables
-from ledger.admission import Demand, effective_allocatable, reasons_of
+from ledger.admission import Demand, promised, reasons_of
 from ledger.drawdown import drawn_from
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, StateConflict
 from ledger.postings import change
 from ledger.refusal import NAMESPACE_QUOTA, NODE, refuse, short
-from ledger.reservation import SANDBOX_LANES
 from ledger.resources import DIMENSIONS, Resources, gpu_pool, pool
 from ledger.state import HEADROOM, Change, Put
 from ledger.tables import Claim
@@ -310,9 +309,7 @@ def _over_node(
     for dimension, requested in zip(DIMENSIONS, more.amounts(), strict=True):
         if not requested or (dimension.per_device and device is None):
             continue
-        limit = effective_allocatable(node, dimension, device)
-        if dimension.name == "sandbox_slots":
-            limit = min(limit, SANDBOX_LANES - len(facts.quarantined_lanes))
-        room = min(view.balance(HEADROOM, pool(dimension, device)), limit)
+        limit, lost = promised(node, facts, dimension, device)
+        room = min(view.balance(HEADROOM, pool(dimension, device)) - lost, limit)
         if requested > room:
             yield short(NODE, dimension.name, requested, limit, room)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from ledger import claims, transitions
 from ledger import refusal as refusals
-from ledger import transitions
 from ledger.admission import (
     AdmissionPolicy,
     Admitted,
@@ -13,9 +13,11 @@ from ledger.admission import (
     effective_allocatable,
     evaluate,
 )
-from ledger.errors import CODES, NotFound
+from ledger.claims import ClaimProposal
+from ledger.errors import CODES, AdmissionRefused, NotFound
 from ledger.facts import Facts
 from ledger.refusal import Refusal, Shortfall
+from ledger.reservation import SANDBOX_LANES
 from ledger.resources import BY_NAME, OptionalResources, Resources
 from ledger.state import State, genesis
 from tests.unit.ledger.samples import (
@@ -441,3 +443,17 @@ def test_a_refusal_in_bytes_can_be_read() -> None:
     assert decision.message.endswith(
         "node memory: requested 100.01TiB, committed 0B of 22.36GiB, short by 99.98TiB"
     )
+
+
+def test_a_lane_in_quarantine_is_room_for_nobody() -> None:
+    """All lanes are slots of this node, and all but two of them are in quarantine."""
+    state = host_state(node(replace(HOST, sandbox_slots=SANDBOX_LANES)))
+    facts = replace(FACTS, quarantined_lanes=tuple(range(SANDBOX_LANES - 2)))
+    for number in range(2):
+        reserve(state, proposal(f"r{number}", ask()), facts=facts)
+    decision = refusal(decide(state, ask(), facts=facts))
+    assert decision.shortfalls == (Shortfall("node", "sandbox_slots", 1, 2, 2, 0, 1),)
+    wanted = ClaimProposal("c", "default", {"sandbox_slots": 3})
+    with pytest.raises(AdmissionRefused) as refused:
+        claims.create(state, wanted, claims.Host(facts, NOW, POLICY), "uid:0")
+    assert refused.value.refusal.shortfalls == (Shortfall("node", "sandbox_slots", 1, 2, 2, 0, 1),)

@@ -212,6 +212,16 @@ def test_gpu_memory_is_claimed_on_one_device() -> None:
     assert not fits(state, ask(gpu=1), "team")  # g1 is free, and not its own
 
 
+def test_a_hard_claim_stays_on_a_device_that_has_shrunk() -> None:
+    state = host_state(node(gpus=(("g0", 8), ("g1", 10))))
+    add_namespace(state, "team")
+    create(state, {"gpu_memory_bytes": 8})
+    do(state, transitions.observe_node(state, node(gpus=(("g0", 4), ("g1", 10)))))
+    assert not fits(state, ask(gpu=6), "team")
+    update(state, ClaimUpdate({}, hard=False))
+    assert fits(state, ask(gpu=6), "team")  # on g1, and not drawn from the claim
+
+
 def test_a_claim_on_a_device_that_is_held_in_part() -> None:
     state = host_state(node(gpus=(("g0", 8), ("g1", 10))))
     add_namespace(state, "team")

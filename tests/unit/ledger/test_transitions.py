@@ -335,6 +335,17 @@ def test_lanes_are_walked_round() -> None:
         transitions.free_lane(state)
 
 
+def test_a_lane_that_was_freed_rests_over_commits() -> None:
+    state = host_state()
+    lanes = []
+    for number in range(3):
+        fork = state.fork()
+        lanes.append(reserve(fork, proposal(f"r{number}", ask())).lane)
+        do(fork, transitions.release(fork, f"r{number}", "never started"))
+        state.merge(fork)
+    assert lanes == [0, 1, 2]
+
+
 def test_a_lane_in_quarantine_is_given_to_nobody() -> None:
     state = host_state()
     facts = Facts(1, NOW.monotonic_ms, quarantined_lanes=(0, 1, 3))
