@@ -100,6 +100,35 @@ def test_a_line_longer_than_a_segment_gets_a_longer_one(folder: Folder, writer: 
     assert all(len(folder.read(name)) % 4096 == 0 for name in segments(folder).values())
 
 
+def line_of(writer: Journal, length: int) -> tuple[bytes, str]:
+    """Return the next line of exactly *length* bytes, and its chain."""
+    for letter in "abcdefgh":  # the CRC has nine or ten digits, so that some lengths are left out
+        for size in range(length - 400, length):
+            change = Change("beat", (Put(BEATS, "a", Beat(0)),), note=letter * size)
+            made = codec.encode_commit(writer.generation + 1, NOW, [change], writer.position.chain)
+            if len(made[0]) == length:
+                return made
+    raise AssertionError("no line is so long")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("in_advance", [False, True])
+def test_a_line_ends_where_the_mark_begins_and_not_behind(
+    folder: Folder, writer: Journal, *, more: int, in_advance: bool
+) -> None:
+    write(writer)
+    if in_advance:
+        writer.prepare()
+        room = BYTES - END_BYTES
+    else:
+        room = BYTES - END_BYTES - writer.position.offset
+    writer.append(*line_of(writer, room + more))
+    assert scanned(folder).position == writer.position
+    name, size = writer.position.segment, len(folder.read(writer.position.segment))
+    assert (name == segment_name(1)) == (not in_advance and more == 0)
+    assert (size > BYTES) == (in_advance and more == 1)
+
+
 def test_a_segment_is_never_written_twice(folder: Folder, writer: Journal) -> None:
     write(writer)
     (Path(folder.path) / segment_name(2)).touch()
@@ -196,6 +225,26 @@ def test_a_last_line_that_was_complete_is_damaged(
         scanned(folder)
 
 
+def test_a_last_line_may_be_torn_within_its_seal(folder: Folder, writer: Journal) -> None:
+    write(writer)
+    start = writer.position.offset
+    writer.append(*line_of(writer, 2048 + 20 - start % 512))
+    patch_file(folder, segment_name(1), writer.position.offset - 20, bytes(20))
+    scan = scanned(folder)
+    assert (scan.torn, scan.generation, scan.position.offset) == (True, 1, start)
+
+
+def test_a_last_line_that_fills_its_sector_is_not_torn_by_damage_to_its_end(
+    folder: Folder, writer: Journal
+) -> None:
+    write(writer)
+    start = writer.position.offset
+    writer.append(*line_of(writer, 2048 - start % 512))
+    patch_file(folder, segment_name(1), writer.position.offset - 1, b"?")
+    with pytest.raises(LedgerCorrupt, match=f"offset {start}: "):
+        scanned(folder)
+
+
 def test_a_line_in_the_middle_is_never_torn(folder: Folder, writer: Journal) -> None:
     write(writer, "y" * 3000)
     write(writer)
@@ -255,6 +304,29 @@ def test_sealed_segments_are_archived_cut_to_their_lines(folder: Folder, writer:
         lines = before[name][:-END_BYTES].rstrip(b"\0")
         assert archived.read(name) == lines
     archived.close()
+
+
+def test_a_segment_is_durable_in_the_archive_before_its_name_goes(
+    folder: Folder, writer: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(60):
+        write(writer)
+    steps: list[str] = []
+    fsync, unlink = os.fsync, os.unlink
+
+    def note_fsync(fd: int) -> None:
+        steps.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    def note_unlink(name: str, *, dir_fd: int) -> None:
+        steps.append(f"-{name}")
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "unlink", note_unlink)
+    sealed = [name for name in segments(folder).values() if name != writer.position.segment]
+    archive(folder, writer.position, NOW.wall_ms)
+    assert steps == [step for name in sealed for step in (name, ARCHIVE, f"-{name}")]
 
 
 def test_archiving_goes_on_after_a_crash_in_its_middle(folder: Folder, writer: Journal) -> None:

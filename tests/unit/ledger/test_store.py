@@ -77,6 +77,21 @@ def test_a_ledger_is_born_with_its_default_namespace(directory: Path, clock: Man
     ]
 
 
+def test_a_new_folder_is_durable_before_anything_in_it(
+    directory: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    open_ledger(directory, clock).close()
+    assert flushed[0] == str(directory.parent)
+
+
 def test_a_node_gets_a_random_id(tmp_path: Path, clock: ManualClock) -> None:
     names = set()
     for folder in ("a", "b"):
