@@ -24,6 +24,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("few", settings.get_profile("ci"), max_examples=20)  # tests/mutation
 settings.load_profile("long" if LONG else "ci")
 
 
