@@ -75,8 +75,8 @@ class Audit:
 
     def _of(self, row: Reservation, paths: SandboxPaths) -> str | None:
         limits = self._limits_of(row)
-        if limits is None or row.cgroup is None:
-            return None
+        if limits is None or row.cgroup is None or row.cgroup.boot_id != process.boot_id():
+            return None  # one of another boot ended with that, which is no loss of its limits
         found = paths.wall.identity()
         broken: tuple[str, ...] = ()
         why = None

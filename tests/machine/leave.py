@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,10 @@ def main(note: Path) -> None:
         while run_of(run_id)["status"] != "running":
             time.sleep(0.2)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    note.write_text(json.dumps({"boot_id": boot_id, "runs": ids}), encoding="utf-8")
+    with open(note, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"boot_id": boot_id, "runs": ids}))
+        file.flush()
+        os.fsync(file.fileno())  # it must outlive a power cut, which lost it once
 
 
 if __name__ == "__main__":

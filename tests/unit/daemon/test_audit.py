@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -38,6 +39,7 @@ class Scene:
     rig: Rig
     id: str
     audit: Audit
+    wall: str
     broken: tuple[str, ...] = ()
     on_look: Callable[[], None] = lambda: None
     mended: int = 0
@@ -68,11 +70,12 @@ def on_stage(
         )
         await parts.reserve(proposal)
         parts.runs.save_spec(spec_of(proposal.id, enforced=True, pids_max=512))
-        made = layout.sandbox(proposal.id).wall.create()
+        wall = layout.sandbox(proposal.id).wall
+        made = wall.create()
         await rig.commit(transitions.start, reservation_id=proposal.id)
         await rig.commit(transitions.run, reservation_id=proposal.id, monitor=watcher, cgroup=made)
         rig.lives.begin(proposal.id)
-        staged = Scene(rig, proposal.id, Audit(parts))
+        staged = Scene(rig, proposal.id, Audit(parts), wall.folder)
 
         def look(*_: object) -> tuple[str, ...]:
             staged.on_look()
@@ -133,6 +136,19 @@ def test_a_group_that_goes_with_its_burial_is_nobodys_business(
         scene.on_look = vanish
         assert await scene.whole_round() == []
         assert caplog.text == ""
+
+    on_stage(tmp_path, monkeypatch, story)
+
+
+@pytest.mark.parametrize("boot", ["this", "the last"])
+def test_what_ended_with_its_boot_has_lost_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    async def story(scene: Scene) -> None:
+        shutil.rmtree(scene.wall)
+        if boot == "the last":
+            monkeypatch.setattr(process, "boot_id", lambda: "another")
+        assert await scene.whole_round() == ([] if boot == "the last" else [LOST])
 
     on_stage(tmp_path, monkeypatch, story)
 
