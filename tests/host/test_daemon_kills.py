@@ -27,7 +27,12 @@ LONGEST_S = 0.5
 """How long a daemon may answer before it is killed."""
 STOPPED_S = 2.0
 RESERVE, RELEASE = "reserve", "release"
-SIZE: dict[str, Any] = {"requests": {"cpu_milli": 1, "memory_bytes": 1024**2}}
+SIZE: dict[str, Any] = {
+    "requests": {"cpu_milli": 1, "memory_bytes": 1024**2},
+    "ttl_ms": 24 * 3_600_000,  # so that none ends by itself meanwhile
+}
+KEPT = 20
+"""How many leases a caller begins with at most: a namespace holds 1,000."""
 
 
 @dataclass
@@ -87,6 +92,9 @@ def settle(lab: DaemonLab, callers: list[Caller]) -> None:
         caller.turns += 1
     kept = set[str]().union(*(caller.kept for caller in callers))
     assert there <= kept, "there is what nobody has asked for, or what was released"
+    for caller in callers:
+        while len(caller.kept) > KEPT:
+            lab.request("DELETE", f"/v2/reservations/{caller.kept.pop()}")
 
 
 def load(lab: DaemonLab, callers: list[Caller], act: Callable[[], None]) -> None:
