@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from axern.daemon import storage_facts
 from axern.daemon.memory_gate import MemoryGate
+from axern.errors import HostError
 from axern.host import gpu, inventory
 from axern.runtime.capability_table import GPU
 from ledger.capacity import node_of
@@ -55,10 +56,21 @@ class Observer:
         self.facts: Facts | None = None
 
     def observe(self, rows: Iterable[Reservation] = ()) -> tuple[Facts, Node]:
-        """Take a reading and return it with the node's row; raises HostError if that fails.
+        """Take a reading and return it with the node's row.
 
         What is written already counts against the reservations in *rows*.
+
+        Raises:
+            HostError: The host can't be read, such as while no descriptor is left.
         """
+        try:
+            return self._read(rows)
+        except OSError as err:
+            raise HostError(
+                "the host can't be read", syscall="open", path=err.filename, errno=err.errno
+            ) from err
+
+    def _read(self, rows: Iterable[Reservation]) -> tuple[Facts, Node]:
         filestore = self._layout.filestore
         stored = storage_facts.read(filestore, rows) if self._is_enforced else None
         capacity = self.memory.bounded(inventory.observe_capacity(filestore))

@@ -185,7 +185,7 @@ def test_without_descriptors_the_daemon_waits_and_its_sandboxes_go_on() -> None:
         used_s, begun = cpu_s(daemon.pid), time.monotonic()
         crowd = [connect(lab, stack, HEALTH) for _ in range(50)]
         while time.monotonic() - begun < 4:
-            assert daemon.poll() is None
+            assert daemon.poll() is None, lab.log()[-4000:]
             time.sleep(0.1)
         used_s = cpu_s(daemon.pid) - used_s
         lines = lab.log().splitlines()[said:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ def test_a_namespace_from_its_making_to_its_end(lab: DaemonLab) -> None:
     assert (quota["percent"]["cpu_milli"], quota["pressure"]) == (200, True)
     assert b"team-a" in lab.axern("quota", "list", "--pressure").stdout
     assert f"reservation ({kept[:12]})" in refused(lab, 5, "namespace", "delete", "team-a")
+    # Events are no commits: the kill takes what no tick has written yet.
+    kept_events = Path(lab.layout.state_dir, "events.jsonl")
+    wait_until(lambda: kept_events.exists() and b"insufficient-cpu" in kept_events.read_bytes(), 60)
     lab.kill(daemon)
     offline = told(lab, "quota", "get", *TEAM)
     assert (offline["quota"], offline["source"]) == (quota, "ledger-file")
