@@ -79,6 +79,8 @@ def is_kept(row: Reservation) -> bool:
 
 
 @example(RUN, ["start", "gentle", "run", "gentle", "stop", "gentle", "retire", "gentle"])
+@example(RUN, ["start", "stop", "forced", "gentle", "forced"])
+@example(RUN, ["gentle", "start", "forced"])
 @given(st.sampled_from((RUN, EXTERNAL)), st.lists(st.sampled_from(MOVES), max_size=12))
 def test_a_release_in_the_life_of_an_entry(kind: str, plan: list[str]) -> None:
     """Only a lease ends at once, a forced release goes on without force, and nobody else's hand."""
@@ -106,6 +108,8 @@ def test_a_release_in_the_life_of_an_entry(kind: str, plan: list[str]) -> None:
             assert (after is None) == (kind == EXTERNAL)
             if after is not None:
                 assert after.charged == before.charged
+                assert before.phase != "reserved" or after.phase == "stopping"
+                assert name == "gentle" or not is_kept(after)
                 again = release.begin(state, ROW.id, Asked(1000))
                 assert again.puts == ()
         elif after is None:

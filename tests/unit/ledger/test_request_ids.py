@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger import request_ids, transitions
 from ledger.errors import StateConflict
 from ledger.request_ids import EndedRequests
 from ledger.reservation import Reservation
 from ledger.store import Ledger
 from ledger.tables import REQUESTS
 from ledger.testing import ManualClock, observing, releasing, reserving, small_node, small_proposal
+from tests.unit.ledger.samples import ask, host_state, proposal, reserve
 
 MOST = 5
 
@@ -76,6 +78,29 @@ def test_a_dropped_batch_forgets_nothing(ledger: Ledger) -> None:
         assert keys(ledger) == before
         ledger.commit(releasing(number), now)
     assert keys(ledger) == [f"1000:request-{number}" for number in (3, 4, 5, 6, 7, 8)]
+
+
+def test_a_record_that_was_used_again_is_not_forgotten(ledger: Ledger) -> None:
+    clock = ManualClock()
+    ledger.commit(reserving(small_proposal(1), clock()), clock())
+    ledger.commit(releasing(1), clock())
+    key = "1000:request-1"
+    ledger.commit(lambda view: transitions.forget_requests(view, [key]), clock())  # by age
+    again = ledger.commit(reserving(small_proposal(1), clock()), clock())
+    for number in range(2, 10):
+        ledger.commit(reserving(small_proposal(number), clock()), clock())
+        ledger.commit(releasing(number), clock())
+    assert key in keys(ledger)
+    assert ledger.commit(reserving(small_proposal(1), clock()), clock()) == again
+
+
+def test_what_is_only_being_stopped_has_not_ended() -> None:
+    state = host_state()
+    reserve(state, proposal("r1", ask(), request_id="q"))
+    stopped = transitions.stop(state, "r1", "cancelled", "uid:1000")
+    assert list(request_ids.ended_by(state, stopped)) == []
+    released = transitions.release(state, "r1", "never started")
+    assert list(request_ids.ended_by(state, released)) == ["1000:q"]
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 999)), max_size=8)))
