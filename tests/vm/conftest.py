@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 
 import pytest
 
+from tests.vm.guest import start_detached
 from tests.vm.job import LOGS, LONG
-from tests.vm.recipe import ROOT
 from tests.vm.results import Results, read_results
 
 JOB_LIMIT_S = 9000.0 if LONG else 3600.0
@@ -46,16 +45,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     LOGS.mkdir(parents=True)
     owner = os.getppid() if hasattr(session.config, "workerinput") else os.getpid()
     with open(LOGS / "job.err", "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.vm.job", str(LOGS), str(owner)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        argv = [sys.executable, "-m", "tests.vm.job", str(LOGS), str(owner)]
+        pid = start_detached(argv, log)
     LAUNCHED.with_suffix(".new").write_text(
-        f"{session_name(session.config)} {process.pid}", encoding="ascii"
+        f"{session_name(session.config)} {pid}", encoding="ascii"
     )
     LAUNCHED.with_suffix(".new").replace(LAUNCHED)
 

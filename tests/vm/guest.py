@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -97,14 +98,8 @@ class Guest:
             port = probe.getsockname()[1]
         (self.state / "port").write_text(str(port), encoding="ascii")
         with open(self.state / "qemu.log", "ab") as log:
-            process = subprocess.Popen(
-                self.qemu(port),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        (self.state / "qemu.pid").write_text(str(process.pid), encoding="ascii")
+            pid = start_detached(self.qemu(port), log)
+        (self.state / "qemu.pid").write_text(str(pid), encoding="ascii")
         self.wait_ready()
 
     def qemu(self, port: int) -> list[str]:
@@ -324,6 +319,23 @@ class Guest:
         """End QEMU and remove all that the machine was."""
         self.stop()
         shutil.rmtree(self.state, ignore_errors=True)
+
+
+def start_detached(argv: Sequence[str], log: IO[bytes]) -> int:
+    """Start a program that may outlive this process; return its pid.
+
+    A thread takes its exit, for as long as this process lives: nobody meets a zombie.
+    """
+    process = subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    threading.Thread(target=process.wait, daemon=True).start()
+    return process.pid
 
 
 def fingerprint(name: str) -> list[Any]:
