@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ledger import exposure
+from ledger.quick import quick
 from ledger.refusal import (
     ENTRIES,
     NAMESPACE_CLAIM,
@@ -53,6 +54,7 @@ class AdmissionPolicy:
     max_exposure: tuple[tuple[str, int, int], ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Demand:
     """What admission is asked for. `requires` are the capability keys that must be present.
@@ -66,6 +68,7 @@ class Demand:
     limits: OptionalResources | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """The demand fits; `gpu_device` is the device that was picked, if one was asked for."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Now:
     """All clocks at one moment, in milliseconds.

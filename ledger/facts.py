@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.quick import quick
 
+
+@quick
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One coherent reading, numbered by `sequence` within a run of the daemon.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.errors import StateConflict
+from ledger.quick import quick
 from ledger.resources import OptionalResources, Resources
 from ledger.spec import ResourceSpec
 
@@ -45,6 +46,7 @@ SANDBOX_LANES = LANES - 1
 """Those that reservations get; the last one is that of self-tests, which are in no ledger."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Who holds a reservation: `kind` is one of `OWNER_KINDS`, `uid` the user that asked for it."""
@@ -75,6 +77,7 @@ class CgroupIdentity:
     inode: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """One entry of the ledger.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.dimensions import BY_NAME, DIMENSIONS, Dimension, parse_count
+from ledger.quick import quick
 
 __all__ = (
     "BY_NAME",
@@ -24,6 +25,7 @@ __all__ = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Resources:
     """An amount in each dimension; every field 0 to 2**53 - 1."""
@@ -55,6 +57,7 @@ class Resources:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class OptionalResources:
     """An amount or None in each dimension: a user's spec, limits, or a quota (None = unlimited)."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
+from ledger.quick import quick
 from ledger.resources import BY_NAME, DIMENSIONS, OptionalResources, Resources
 from ledger.units import format_bytes, format_short
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ResourceSpec:
     """What the user wrote: None is omitted, which is not the same as zero."""
@@ -26,6 +28,7 @@ class Defaults:
     limit_ephemeral_storage_bytes: int = 256 * 1024**2
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ResolvedSpec:
     """What is reserved and enforced: `requests` complete, `limits` with None for no cap."""

@@ -18,6 +18,7 @@ from ledger import tables
 from ledger.deadlines import Deadlines, soonest_ms
 from ledger.errors import NotFound
 from ledger.exposure import Exposure
+from ledger.quick import quick
 from ledger.reservation import Reservation
 from ledger.tables import Claim, LimitRange, Namespace, Node, Standing
 
@@ -47,6 +48,7 @@ def claimed_account(namespace: str) -> str:
     return f"claimed:{namespace}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Put:
     """Set the row `key` of `table`; None removes it."""
@@ -63,6 +65,7 @@ Each commit makes eight of them for each of its operations, and named ones take 
 """
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Change:
     """What one operation does: journaled whole, except `result`, which is the caller's answer.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ledger.quick import quick
 from ledger.reservation import Reservation
 from ledger.resources import OptionalResources, Resources
 
@@ -103,6 +104,7 @@ class Ticket:
     expires_boottime_ms: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
     """A granted request, so that its retry finds the same entry for 24 hours.

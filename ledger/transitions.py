@@ -10,6 +10,7 @@ from ledger.admission import Admitted, Demand, evaluate
 from ledger.drawdown import drawdown_put
 from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
 from ledger.postings import change
+from ledger.quick import quick
 from ledger.reservation import (
     RELEASED,
     RESERVED,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ledger.state import State
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A reservation that somebody asks for. `id` is made by the server, 128 random bits.

@@ -10,6 +10,7 @@ from typing import Any
 
 from axern.api.strict_json import parse_json_object
 from ledger.errors import AxernError
+from ledger.quick import quick
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -17,6 +18,7 @@ _STATUS_LINES = {
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Peer:
     """Who is at the other end, as the kernel says. Source: unix(7), SO_PEERCRED."""
@@ -26,6 +28,7 @@ class Peer:
     gid: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request, its body complete and within bounds; `id` is made here and returned."""
@@ -47,6 +50,7 @@ class Request:
         return parse_json_object(self.body)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Response:
     """A whole answer."""

@@ -31,7 +31,7 @@ mount -o loop "$2" "$3"
 for name in proc dev; do mount --rbind /$name "$3/$name"; done
 git -C "$4" ls-files -z --cached --others --exclude-standard |
     tar -c -C "$4" --null --ignore-failed-read -T - | tar -x -C "$3/axern" --no-same-owner
-chroot "$3" /bin/sh -c "$5"
+chroot "$3" /usr/bin/env TMPDIR=/tmp /bin/sh -c "$5"
 umount --recursive "$3"
 """
 
