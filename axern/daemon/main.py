@@ -227,7 +227,3 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
     for failure in failures:
         _log.error("stopped by a failure", exc_info=failure)
     return EXIT_FAILED if failures or stop not in done else 0
-
-
-if __name__ == "__main__":
-    main()

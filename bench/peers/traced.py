@@ -1,7 +1,7 @@
 """Becomes the daemon, and notes when each step of a launch and a burial is passed.
 
 The places are those at which crash tests let the daemon die: each name is the moment right after
-its step. usage: python -m bench.peers.traced PYTHON -m axern.daemon.main ARGUMENTS, with TRACE
+its step. usage: python -m bench.peers.traced PYTHON -m axern.daemon ARGUMENTS, with TRACE
 naming the file to write to.
 """
 

@@ -58,7 +58,7 @@ class DaemonLab:
         It is started by the program *through*, which becomes it.
         """
         dying = {VARIABLE: failpoint} if failpoint else {}
-        argv = [sys.executable, "-m", "axern.daemon.main", "--config", self.config_path]
+        argv = [sys.executable, "-m", "axern.daemon", "--config", self.config_path]
         with open(f"{self.base}/axernd.log", "ab") as log:
             process = subprocess.Popen(
                 [*through, *argv],

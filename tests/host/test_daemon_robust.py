@@ -295,3 +295,10 @@ def test_a_record_that_cannot_be_written_is_waited_for_quietly(lab: DaemonLab) -
         shutil.rmtree(blocked)
     lab.wait_status(run_id, "cancelled")
     lab.wait_empty()
+
+
+def test_the_daemon_loads_no_openssl(lab: DaemonLab) -> None:
+    with open(f"/proc/{lab.processes[-1].pid}/maps", encoding="utf-8") as file:
+        maps = file.read()
+    assert "_asyncio" in maps
+    assert "libssl" not in maps
