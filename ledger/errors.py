@@ -148,7 +148,7 @@ class LedgerError(AxernError):
 
 
 class LedgerBusy(LedgerError):
-    """Another process holds the lock, or files changed under a reader five times in a row."""
+    """Somebody holds the lock, files changed under a reader, or descriptors have run out."""
 
     code = "busy"
 

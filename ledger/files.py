@@ -16,6 +16,7 @@ from typing import NoReturn
 from ledger.errors import (
     CommitFailed,
     FileSystemRefused,
+    LedgerBusy,
     LedgerCorrupt,
     LedgerError,
     NotFound,
@@ -26,6 +27,13 @@ FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What a disk says that has no room, for anybody or for us."""
+_SCARCE = {
+    errno.EMFILE: "this process may open no more files: raise its limit (ulimit -n, LimitNOFILE=)",
+    errno.ENFILE: "the host may open no more files: close some, or raise fs.file-max",
+    errno.ENOMEM: "the kernel has no memory left: end something, then try again",
+}
+"""What a process or a host runs out of, which says nothing of the ledger, and what helps."""
+_SCARCE_RETRY_AFTER_S = 1
 LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay"})
 """Where locks, renames and flushes are known to do what the ledger needs; the rest is refused."""
 
@@ -178,6 +186,12 @@ def translate(error: OSError, directory: str) -> LedgerError | NotFound | Permis
         return CommitFailed(
             f"the ledger in {directory} can't be written: {what}: {reason}",
             hint="make room on its file system, or mount it writable",
+        )
+    if error.errno in _SCARCE:
+        return LedgerBusy(
+            f"the ledger in {directory} can't be opened: {what}: {reason}",
+            hint=_SCARCE[error.errno],
+            retry_after_s=_SCARCE_RETRY_AFTER_S,
         )
     return LedgerCorrupt(
         f"the ledger in {directory} can't be read: {what}: {reason}", hint=check_hint(directory)

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from axern.api.schema import ReserveRequest
     from axern.daemon.release_service import ReleaseService
     from ledger.reservation import Reservation
+    from ledger.transitions import Proposal
 
 BATCHES_PER_USER = 4
 """Under way at the same time; root has no such bound."""
 BUSY_RETRY_AFTER_S = 1
 
-Item = tuple[Operation, "Callable[[Any], Json]"]
-"""What is committed, and how its result is told."""
+Item = tuple[Operation, "Callable[[Any], Json]", "Proposal | None"]
+"""What is committed, how its result is told, and what it asks for if it reserves."""
 
 
 class BatchService:
@@ -61,22 +62,21 @@ class BatchService:
                 self._item(operation, _request_id(body, index), peer)
                 for index, operation in enumerate(body.operations)
             ]
-            group = Group(tuple(operation for operation, _ in items), body.mode == "all")
+            group = Group(tuple(item[0] for item in items), body.mode == "all")
             try:
                 outcomes = cast("list[object]", await self._parts.committer.submit(group))
             except GroupRefused as error:
-                self._note(body.operations[error.index], error.error, peer)
-                raise
-        for operation, outcome in zip(body.operations, outcomes, strict=True):
-            self._note(operation, outcome, peer)
-        return [
-            outcome if isinstance(outcome, AxernError) else told(outcome)
-            for (_, told), outcome in zip(items, outcomes, strict=True)
-        ]
+                raise GroupRefused(
+                    error.index, self._told(error.error, items[error.index])
+                ) from None
+        return [self._told(outcome, item) for item, outcome in zip(items, outcomes, strict=True)]
 
-    def _note(self, operation: BatchOperation, outcome: object, peer: Peer) -> None:
-        if operation.reserve is not None and isinstance(outcome, AdmissionRefused):
-            self._parts.note_refusal(operation.reserve.namespace, peer.uid, outcome.refusal)
+    def _told(self, outcome: object, item: Item) -> Any:
+        """Return what the client is told of *outcome*; a refusal is explained and kept as event."""
+        _, told, proposal = item
+        if isinstance(outcome, AdmissionRefused) and proposal is not None:
+            return AdmissionRefused(self._parts.refused(outcome.refusal, proposal, in_batch=True))
+        return outcome if isinstance(outcome, AxernError) else told(outcome)
 
     @contextlib.contextmanager
     def _place_of(self, uid: int) -> Iterator[None]:
@@ -118,7 +118,7 @@ class BatchService:
             self._parts.heartbeats.beat(row.id, self._parts.clock())
             return {"reservation": self._parts.view(row), "token": token}
 
-        return operation, told
+        return operation, told, proposal
 
     def _release(self, body: BatchRelease, request_id: str | None, peer: Peer) -> Item:
         asked = Asked(peer.uid, reason=body.reason)
@@ -144,7 +144,7 @@ class BatchService:
             wall_ms = self._parts.ledger.state.clock.wall_ms
             return self._released(Released(row.id, row, wall_ms, asked.by, asked.note))
 
-        return operation, told
+        return operation, told, None
 
     def _released(self, released: Released) -> Json:
         answer = released_view(released, self._parts.clock())
@@ -166,7 +166,7 @@ class BatchService:
             self._parts.heartbeats.beat(row.id, now)
             return {"reservation": self._parts.view(row)}
 
-        return operation, told
+        return operation, told, None
 
 
 def _request_id(body: BatchRequest, index: int) -> str | None:

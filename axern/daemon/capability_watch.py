@@ -185,6 +185,6 @@ class CapabilityWatch:
             elif after.present and not before.present:
                 _log.info("capability %s: %s", after.key, after.message)
             elif before.code != after.code and after.code in _OWN_REASONS:
-                _log.info("capability %s: absent: %s", after.key, after.message)
+                _log.info("capability %s: %s: %s", after.key, after.code, after.message)
         self._told = now
         self.changed.notify()

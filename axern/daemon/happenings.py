@@ -12,45 +12,56 @@ from ledger.resources import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
-    from ledger.refusal import Refusal
+    from ledger.refusal import Refusal, Shortfall
     from ledger.reservation import Reservation
     from ledger.state import State
 
+    Json = dict[str, Any]
+
 ADMISSION_REJECTED = "admission-rejected"
+NODE_REJECTED = "node-rejected"
 CLAIM_EXCEEDED = "claim-exceeded"
 OF_QUOTAS = (ADMISSION_REJECTED, CLAIM_EXCEEDED)
 
 
-def refused(namespace: str, uid: int, refusal: Refusal) -> Happening | None:
-    """Return the event that the gates of a namespace have refused, None where others have."""
+def refused(namespace: str, uid: int, refusal: Refusal) -> Happening:
+    """Return the event of *refusal*: by the gates of its namespace if one failed, else the node's.
+
+    That of a namespace has the shortfalls of its own gates alone.
+    """
     mine = [s for s in refusal.shortfalls if s.gate in {NAMESPACE_QUOTA, NAMESPACE_CLAIM}]
-    if not mine:
-        return None
+    told = mine or refusal.shortfalls
+    if told:
+        reason = _reason("insufficient", (short.dimension for short in told))
+    else:
+        reason = "node-selection"
     return Happening(
-        ADMISSION_REJECTED,
+        ADMISSION_REJECTED if mine else NODE_REJECTED,
         namespace,
         uid,
         refusal.code,
-        _reason("insufficient", (short.dimension for short in mine)),
+        reason,
         refusal.message,
         {
             "generation": refusal.generation,
-            "shortfalls": [
-                {
-                    "gate": short.gate,
-                    "dimension": short.dimension,
-                    "requested": short.requested,
-                    "committed": short.committed,
-                    "limit": short.limit,
-                    "available": short.available,
-                    "short_by": short.short_by,
-                    "claim_id": short.claim_id,
-                }
-                for short in mine
-            ],
+            "shortfalls": [_shortfall_view(short) for short in told],
         },
     )
+
+
+def _shortfall_view(short: Shortfall) -> Json:
+    return {
+        "gate": short.gate,
+        "dimension": short.dimension,
+        "requested": short.requested,
+        "committed": short.committed,
+        "limit": short.limit,
+        "available": short.available,
+        "short_by": short.short_by,
+        "claim_id": short.claim_id,
+    }
 
 
 def admitted(state: State, row: Reservation) -> Happening | None:
@@ -82,5 +93,5 @@ def admitted(state: State, row: Reservation) -> Happening | None:
 
 
 def _reason(word: str, names: Iterable[str]) -> str:
-    flags = dict.fromkeys(BY_NAME[name].flag for name in names)
+    flags = dict.fromkeys(BY_NAME[name].flag if name in BY_NAME else name for name in names)
     return "-".join((word, *flags))

@@ -12,6 +12,7 @@ from axern.daemon import happenings
 from axern.daemon.parts import ID_LENGTH, Json, Parts, require_admin
 from ledger import claims, namespaces
 from ledger.claims import ClaimProposal, ClaimUpdate, Host
+from ledger.errors import AdmissionRefused
 from ledger.tables import Claim
 from ledger.units import format_rfc3339
 
@@ -131,10 +132,8 @@ class NamespaceService:
             hard=body.mode == views.HARD,
             ttl_ms=body.ttl_ms,
         )
-        made = await self._change(
-            peer, partial(claims.create, proposal=asked, host=self._host(), by=_by(peer))
-        )
-        return self._told(cast("Claim", made))
+        operation = partial(claims.create, proposal=asked, host=self._host(), by=_by(peer))
+        return await self._claimed(body.namespace, peer, operation)
 
     async def update_claim(self, word: str, body: ClaimUpdateRequest, peer: Peer) -> Json:
         """Let a claim grow, shrink, change its mode or last longer."""
@@ -145,11 +144,11 @@ class NamespaceService:
             ttl_ms=body.ttl_ms,
             lasting="ttl_ms" in body.model_fields_set and body.ttl_ms is None,
         )
-        claim_id = views.find_claim(self._state, word).id
+        row = views.find_claim(self._state, word)
         operation = partial(
-            claims.update, claim_id=claim_id, wanted=wanted, host=self._host(), by=_by(peer)
+            claims.update, claim_id=row.id, wanted=wanted, host=self._host(), by=_by(peer)
         )
-        return self._told(cast("Claim", await self._change(peer, operation)))
+        return await self._claimed(row.namespace, peer, operation)
 
     async def release_claim(self, word: str, peer: Peer) -> Json:
         """Give a claim up; what runs goes on."""
@@ -158,6 +157,14 @@ class NamespaceService:
         operation = partial(claims.release, claim_id=claim_id, by=_by(peer))
         last = cast("Claim", await self._change(peer, operation))
         return self._dated({"claim": views.claim_view(last, self._parts.clock()), "released": True})
+
+    async def _claimed(self, namespace: str, peer: Peer, operation: Operation) -> Json:
+        """Return the claim that *operation* makes or changes; its refusal is an event."""
+        try:
+            return self._told(cast("Claim", await self._change(peer, operation)))
+        except AdmissionRefused as error:
+            self._parts.note_refusal(namespace, peer.uid, error.refusal)
+            raise
 
     async def _change(self, peer: Peer, operation: Operation) -> object:
         require_admin(peer, "namespaces, quotas and claims")

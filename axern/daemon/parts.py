@@ -133,8 +133,7 @@ class Parts:
                 self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
         except AdmissionRefused as error:
-            self.note_refusal(proposal.namespace, proposal.owner.uid, error.refusal)
-            raise AdmissionRefused(self._explained(error.refusal, proposal)) from None
+            raise AdmissionRefused(self.refused(error.refusal, proposal)) from None
 
     async def explain(self, proposal: transitions.Proposal) -> Admitted | Refusal:
         """Return how *proposal* would be decided on now; nothing is changed."""
@@ -180,8 +179,21 @@ class Parts:
             self._note(happenings.admitted(self.ledger.state, row))
         return row
 
+    def refused(
+        self, refusal: Refusal, proposal: transitions.Proposal, *, in_batch: bool = False
+    ) -> Refusal:
+        """Keep an event of *refusal*, and return it with all that is known of why.
+
+        What was refused *in_batch* keeps its numbers; it is explained where they hold still.
+        """
+        told = self._explained(refusal, proposal)
+        if in_batch and told.shortfalls != refusal.shortfalls:
+            told = refusal
+        self.note_refusal(proposal.namespace, proposal.owner.uid, told)
+        return told
+
     def note_refusal(self, namespace: str, uid: int, refusal: Refusal) -> None:
-        """Keep an event of it, if it was the namespace that had no room."""
+        """Keep an event of *refusal*."""
         self._note(happenings.refused(namespace, uid, refusal))
 
     def _note(self, what: Happening | None) -> None:

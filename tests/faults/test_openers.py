@@ -1,6 +1,7 @@
 """One writer: the second opener is told who holds the ledger, and a lock ends with its process."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -207,3 +208,25 @@ def test_permission_denied_says_who_may(directory: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "Folder", refuse)
     with pytest.raises(PermissionDenied, match="can't be read"):
         Ledger.open(directory, ManualClock()())
+
+
+@pytest.mark.parametrize("spare", range(4))
+def test_who_has_no_descriptor_left_is_told_so(directory: Path, spare: int) -> None:
+    """However far the opening comes: the ledger is not called damaged, and opens afterwards."""
+    lives.open_ledger(str(directory), ManualClock()).close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    plugs = [os.dup(0)]
+    while plugs[-1] <= highest:  # no gap is left below it
+        plugs.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (plugs[-1] + 1 + spare, hard))
+    try:
+        with pytest.raises(LedgerBusy, match="Too many open files") as caught:
+            lives.open_ledger(str(directory), ManualClock())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in plugs:
+            os.close(descriptor)
+    assert "ulimit -n" in str(caught.value.hint)
+    assert caught.value.retry_after_s == 1
+    lives.open_ledger(str(directory), ManualClock()).close()

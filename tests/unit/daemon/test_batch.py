@@ -224,3 +224,24 @@ def test_a_disk_that_refuses_does_nothing_of_it(
         assert (await send(rig, "each", reserving()))[0] == 200
 
     play(tmp_path, scenario)
+
+
+def test_a_refusal_in_a_batch_is_explained_and_an_event(tmp_path: Path) -> None:
+    """As one of a single request is; what rests on the batch itself has its numbers alone."""
+
+    async def scenario(rig: Rig) -> None:
+        await ready(rig)
+        status, answer = await send(rig, "each", reserving(3000), reserving(2000))
+        refused = answer["results"][1]["error"]
+        assert (status, refused["explained"]) == (200, True)
+        assert [holder["amount"] for holder in refused["holders"]] == [3000]
+        status, problem = await send(rig, "all", reserving(500), reserving(600))
+        assert (status, problem["error"]["operation"]) == (507, 1)
+        assert problem["error"]["explained"] is False
+        found = rig.parts.events.newest("default", 9, rig.clock.now.wall_ms)
+        assert [(event.what.kind, event.what.reason) for event in found] == [
+            ("node-rejected", "insufficient-cpu"),
+            ("node-rejected", "insufficient-cpu"),
+        ]
+
+    play(tmp_path, scenario)
