@@ -21,6 +21,9 @@ DEFAULT_RUN_DIR = "/run/axern"
 TEMPLATE_NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 """A template's name, safe as the name of a folder; no other folder there begins with a letter."""
 
+NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+"""A namespace's name: a DNS label."""
+
 EXTENSION = (
     r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+"
     r"/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?(=[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"

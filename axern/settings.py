@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, EXTENSION, TEMPLATE_NAME
+from axern.config import DEFAULT_RUN_DIR, DEFAULT_STATE_DIR, EXTENSION, NAMESPACE, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
 from ledger.exposure import LIMITED
 from ledger.reservation import SANDBOX_LANES
@@ -43,6 +43,12 @@ def _once_each(words: list[str]) -> list[str]:
     return words
 
 
+def _named(words: list[str]) -> list[str]:
+    if "*" in words:
+        raise ValueError("an admin is as good as root: name who is one")
+    return words
+
+
 def _parsed(parse: object, value: object) -> object:
     if not isinstance(value, str):
         raise ValueError("it must be a text with a unit")  # noqa: TRY004 - pydantic reads ValueError
@@ -63,6 +69,9 @@ Count = Annotated[int, Field(strict=True)]
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 Cpu = Annotated[int, BeforeValidator(_cpu)]
 MaybeRatio = Annotated[str | None, BeforeValidator(_maybe_ratio)]
+WHO = r"(\*|@?[^\s=,@*]{1,64})"
+"""A user or `@group`, by name or number, or `*`, whoever may use the socket."""
+Who = Annotated[list[Annotated[str, Field(pattern=f"^{WHO}$")]], Field(max_length=256)]
 AbsolutePath = Annotated[str, Field(pattern=r"^(/[^/\x00\n]+)+$")]
 
 
@@ -90,6 +99,25 @@ class Settings(BaseModel):
     )
     socket: str = Field("", description="path of the API socket; empty: `run_dir`/axernd.sock")
     socket_group: str = Field("axern", description="group that may use the socket, where it exists")
+    may_read: Who = Field(
+        ["*"],
+        description="who may look at all that is on the node: users and `@groups`, by name or "
+        "number; `*`: whoever may use the socket",
+    )
+    may_reserve: Who = Field(
+        ["*"], description="who may hold resources without a sandbox; they may read, too"
+    )
+    may_launch: Who = Field(["*"], description="who may run sandboxes; they may read, too")
+    may_admin: Annotated[Who, AfterValidator(_named)] = Field(
+        [], description="who may do everything besides root, and so is as good as root"
+    )
+    namespace_owners: Annotated[
+        list[Annotated[str, Field(pattern=f"^{NAMESPACE}={WHO}$")]], Field(max_length=1024)
+    ] = Field(
+        [],
+        description="`NAMESPACE=WHO`: who may see, cancel and release what others have in it, and "
+        "set its defaults; they may read, too",
+    )
     node_id: str = Field("", description="name of this node; empty: made once and kept")
     cgroup_enforcement: Literal["required", "disabled_dev"] = Field(
         "required",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from ledger import release, tables, transitions
-from ledger.errors import PermissionDenied
+from ledger import release, rights, tables, transitions
 from ledger.state import Change, Put
 from ledger.tables import RequestRecord, request_key
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from ledger.facts import Facts
     from ledger.release import Asked
     from ledger.reservation import Reservation
+    from ledger.rights import Caller
     from ledger.state import State
     from ledger.transitions import Proposal
 
@@ -70,18 +70,29 @@ def release_once(
     return replace(change, puts=(*change.puts, noted))
 
 
+def lease_thing(row: Reservation, *, token_fits: bool) -> rights.Thing:
+    """Return *row* as the thing that somebody renews with a token."""
+    name = f"reservation {row.id}"
+    return rights.Thing(name, row.owner.uid, row.namespace, token_fits=token_fits)
+
+
 def renew_lease(
-    view: State, reservation_id: str, token_sha256: str, ttl_ms: int | None, now: Now
+    view: State,
+    reservation_id: str,
+    token_sha256: str,
+    ttl_ms: int | None,
+    now: Now,
+    caller: Caller,
 ) -> Change:
     """Move the deadline of the lease that *token_sha256* stands for, if *ttl_ms* is given.
 
     Raises:
-        PermissionDenied: The token is not the lease's.
+        PermissionDenied: The token is not the lease's, or *caller* may hold none.
         NotFound: It has ended.
     """
     reservation = view.reservation(reservation_id)
-    if reservation.token_sha256 != token_sha256:  # hashes: their comparison tells no token
-        raise PermissionDenied(f"the token does not belong to reservation {reservation_id}")
+    fits = reservation.token_sha256 == token_sha256  # hashes: their comparison tells no token
+    rights.require(rights.RENEW, caller, lease_thing(reservation, token_fits=fits))
     if ttl_ms is None:
         return Change("renew", result=reservation)
     return transitions.renew(view, reservation_id, ttl_ms, now)

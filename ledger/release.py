@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledger import transitions
-from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger import rights, transitions
+from ledger.errors import InvalidArgument, StateConflict
 from ledger.reservation import RESERVED, RUNNING, STARTING, STOPPING, Reservation
 from ledger.state import Change
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
+    from ledger.rights import Caller
     from ledger.state import State
 
 LONGEST_REASON = 256
@@ -31,13 +32,13 @@ _BY = "released by uid "
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A wish to release: whose it is, and whether what runs shall be stopped, and why.
+    """A wish to release: who has it, and whether what runs shall be stopped, and why.
 
     Raises:
         InvalidArgument: `force` without a reason, or a reason that no table could show.
     """
 
-    uid: int
+    caller: Caller
     force: bool = False
     reason: str | None = None
 
@@ -51,6 +52,11 @@ class Asked:
                 )
             return
         require_reason(self.reason)
+
+    @property
+    def uid(self) -> int:
+        """Return the user who asks."""
+        return self.caller.uid
 
     @property
     def note(self) -> str:
@@ -93,13 +99,12 @@ def is_note(text: str | None) -> bool:
     return text is not None and text.startswith(_BY)
 
 
-def require_right(owner_uid: int, asked: Asked, reservation_id: str) -> None:
-    """Raise PermissionDenied unless *asked* comes from root or from the owner."""
-    if asked.uid not in (0, owner_uid):
-        raise PermissionDenied(
-            f"reservation {reservation_id} belongs to uid {owner_uid}, and you are uid {asked.uid}",
-            hint="its owner may release it, or root",
-        )
+def require_right(
+    asked: Asked, reservation_id: str, owner_uid: int | None = None, namespace: str | None = None
+) -> None:
+    """Raise PermissionDenied unless who asks may release what is *owner_uid*'s in *namespace*."""
+    thing = rights.Thing(f"reservation {reservation_id}", owner_uid, namespace)
+    rights.require(rights.RELEASE, asked.caller, thing)
 
 
 def may_run(row: Reservation) -> bool:
@@ -118,7 +123,7 @@ def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
         PermissionDenied: It is somebody else's.
         StateConflict: It runs, and *asked* has no force.
     """
-    require_right(row.owner.uid, asked, row.id)
+    require_right(asked, row.id, row.owner.uid, row.namespace)
     if not row.is_sandbox:
         return UNCHARGE
     if not runs or is_note(row.reason):  # a forced release that was begun goes on

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ledger import tables
-from ledger.errors import NodeRetired, PermissionDenied, StateConflict
+from ledger import rights, tables
+from ledger.errors import NodeRetired, StateConflict
 from ledger.postings import change
 from ledger.release import require_reason
 from ledger.state import Change, Put
@@ -19,6 +19,7 @@ from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
     from ledger.clock import Now
+    from ledger.rights import Caller
     from ledger.state import State
 
 _MUST_BE_EMPTY = (tables.RESERVATIONS, tables.TICKETS, tables.SERVICES, tables.CLAIMS)
@@ -29,27 +30,21 @@ class Wish:
     """Who wants the node to stand otherwise, and why.
 
     Raises:
-        PermissionDenied: Not root.
+        PermissionDenied: Not an admin.
         InvalidArgument: A reason that no table could show.
     """
 
-    uid: int
+    caller: Caller
     reason: str
 
     def __post_init__(self) -> None:
         """Refuse whoever may not, and a reason that can't be kept."""
-        require_root(self.uid)
+        rights.require_right(rights.STAND, self.caller)
         require_reason(self.reason)
 
     def standing(self, state: str, now: Now) -> Standing:
         """Return the row that says so."""
-        return Standing(state, self.reason, f"uid:{self.uid}", now.wall_ms)
-
-
-def require_root(uid: int) -> None:
-    """Raise PermissionDenied unless *uid* is root's."""
-    if uid != 0:
-        raise PermissionDenied(f"only root may change how the node stands, and you are uid {uid}")
+        return Standing(state, self.reason, f"uid:{self.caller.uid}", now.wall_ms)
 
 
 def drain(view: State, wish: Wish, now: Now) -> Change:
@@ -67,17 +62,17 @@ def drain(view: State, wish: Wish, now: Now) -> Change:
     return _put(view, "drain", row, wish.reason, row.by)
 
 
-def undrain(view: State, uid: int) -> Change:
+def undrain(view: State, caller: Caller) -> Change:
     """Take new work again; a node that does already stays as it is.
 
     Raises:
-        PermissionDenied: Not root.
+        PermissionDenied: Not an admin.
         StateConflict: The node is retired.
     """
-    require_root(uid)
+    rights.require_right(rights.STAND, caller)
     if _unless_retired(view) is None:
         return Change("undrain")
-    return _put(view, "undrain", None, "", f"uid:{uid}")
+    return _put(view, "undrain", None, "", f"uid:{caller.uid}")
 
 
 def retire(view: State, wish: Wish, now: Now) -> Change:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import TYPE_CHECKING, cast
 
-from ledger import tables
+from ledger import rights, tables
 from ledger.admission import Admitted, available, evaluate, pick_device
 from ledger.drawdown import drawdown_put
 from ledger.needs import Need, claims_of_others, needs, share_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ledger.facts import Facts
     from ledger.refusal import Refusal, Shortfall
     from ledger.reservation import Owner, Reservation
+    from ledger.rights import Caller
     from ledger.state import State
     from ledger.tables import Ticket
 
@@ -82,18 +83,18 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What was decided on, and for whom: `viewer_uid` is None for somebody who may see all."""
+    """What was decided on, and for whom."""
 
     view: State
     facts: Facts
     demand: Demand
     now: Now
     policy: AdmissionPolicy
-    viewer_uid: int | None = None
+    viewer: Caller = rights.ROOT
 
     def may_see(self, row: Reservation) -> bool:
-        """Tell whether *row* is the viewer's own, or they may see all."""
-        return self.viewer_uid in (None, row.owner.uid)
+        """Tell whether the viewer may be told whose *row* is."""
+        return rights.may(rights.NAME_HOLDER, self.viewer, row.owner.uid, row.namespace)
 
     def fits(self, released: Iterable[Reservation] = (), demand: Demand | None = None) -> bool:
         """Tell whether *demand*, else that of the case, fits once *released* have ended."""
@@ -133,7 +134,7 @@ def _wall_ms(case: Case, boottime_ms: int) -> int:
 
 def _releases(case: Case, alternatives: list[list[Need]], rows: list[Reservation]) -> Way | None:
     """Return the fewest releases: of the viewer's own entries if they suffice, else of all."""
-    own = rows if case.viewer_uid is None else [row for row in rows if case.may_see(row)]
+    own = rows if case.viewer.is_admin else [row for row in rows if case.may_see(row)]
     for candidates in (own, rows) if len(own) < len(rows) else (own,):
         found = [fewest(case.view, case.demand, each, candidates) for each in alternatives]
         sets = [each for each in found if each is not None]
@@ -197,7 +198,7 @@ def _holders_at(case: Case, shortfall: Shortfall, rows: list[Reservation]) -> li
     device = _device(case, shortfall)
     share = share_of(case.view, case.demand, shortfall, device)
     amounts = [(amount, row) for row in rows if (amount := share(row))]
-    seen = amounts if case.viewer_uid is None else [p for p in amounts if case.may_see(p[1])]
+    seen = amounts if case.viewer.is_admin else [p for p in amounts if case.may_see(p[1])]
     top = nlargest(TOP, seen, key=lambda pair: pair[0])
     named = [_holder(case, gate, name, amount, row) for amount, row in top]
     if gate in (NODE, NODE_STORAGE_FREE):
@@ -235,12 +236,12 @@ def _holder(case: Case, gate: str, name: str, amount: int, row: Reservation) -> 
 def _set_aside(case: Case, gate: str, name: str, device: str | None) -> list[Holder]:
     """Return what is promised and not drawn: claims of other namespaces, and the queue's head."""
     key = pool(BY_NAME[name], device)
-    sees_all = case.viewer_uid is None
     found = []
     for claim in claims_of_others(case.view, case.demand).values():
         rest = by_pool(claim.amount.minus(claim.drawdown), claim.gpu_device).get(key, 0)
         if rest:
-            shown = (claim.id, claim.namespace) if sees_all else (None, None)
+            named = rights.may(rights.NAME_HOLDER, case.viewer, namespace=claim.namespace)
+            shown = (claim.id, claim.namespace) if named else (None, None)
             found.append(Holder(gate, name, CLAIM, rest, id=shown[0], namespace=shown[1]))
     tickets = [cast("Ticket", row) for _, row in case.view.rows(tables.TICKETS)]
     held = sum(by_pool(row.held, row.gpu_device).get(key, 0) for row in tickets)

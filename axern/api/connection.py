@@ -17,6 +17,10 @@ from ledger.errors import AxernError, LedgerBusy
 IDLE_DEADLINE_S = 30.0
 BUSY_AFTER_S = 1.0
 """How long a client without a place waits before it is told `busy`."""
+_SO_PEERGROUPS = 59
+"""Source: asm-generic/socket.h, the same on x86-64 and arm64."""
+_GROUPS_BYTES = 1024
+"""The most that Python asks for: 256 groups."""
 _UNKEPT_AFTER_S = 1.0
 """How long a part of a file that has no name any more may take: till then it takes up the disk."""
 
@@ -204,4 +208,14 @@ def _peer_of(connection: socket.socket) -> Peer:
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
     )
-    return Peer(*struct.unpack("3i", credentials))
+    pid, uid, gid = struct.unpack("iII", credentials)
+    return Peer(pid, uid, gid, _groups_of(connection))
+
+
+def _groups_of(connection: socket.socket) -> tuple[int, ...]:
+    """Return the peer's supplementary groups; where there are too many to ask for, none."""
+    try:
+        groups = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(groups) // 4}I", groups)

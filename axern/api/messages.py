@@ -21,11 +21,15 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 @quick
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end, as the kernel says. Source: unix(7), SO_PEERCRED."""
+    """Who was at the other end as it connected, as the kernel says; `groups` are supplementary.
+
+    Source: unix(7), SO_PEERCRED; SO_PEERGROUPS of Linux 4.13.
+    """
 
     pid: int
     uid: int
     gid: int
+    groups: tuple[int, ...] = ()
 
 
 @quick

@@ -6,20 +6,25 @@ from typing import Any
 
 from axern.api.schema import Body
 from ledger.errors import CODES
+from ledger.rights import Verb
 
 
 def _reference(model: type[Body]) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
-def openapi(version: str, routes: list[tuple[str, str, str, type[Body] | None]]) -> Any:
-    """Return the OpenAPI 3.1 document of *routes*: (method, path, what it does, body model)."""
+def openapi(version: str, routes: list[tuple[str, str, Verb, str, type[Body] | None]]) -> Any:
+    """Return the OpenAPI 3.1 document of *routes*: (method, path, verb, what it does, body).
+
+    Each operation says in `x-axern-verb` which right it takes, and whose the thing must be.
+    """
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {"Problem": _problem_schema()}
-    for method, path, summary, model in routes:
+    for method, path, verb, summary, model in routes:
         problem = {"schema": {"$ref": "#/components/schemas/Problem"}}
         operation: dict[str, Any] = {
             "summary": summary,
+            "x-axern-verb": {"name": verb.name, "right": verb.right, "whose": list(verb.whose)},
             "responses": {
                 "2XX": {"description": "done"},
                 "default": {

@@ -13,7 +13,7 @@ from pydantic import (
     create_model,
 )
 
-from axern.config import EXTENSION, TEMPLATE_NAME
+from axern.config import EXTENSION, NAMESPACE, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
 from ledger.release import LONGEST_REASON
 from ledger.resources import DIMENSIONS, OptionalResources
@@ -28,7 +28,7 @@ TOTAL_LIMIT_BYTES = 128 * 1024 - 4096
 PATH_LIMIT_BYTES = 4095
 LONGEST_MS = 100 * 365 * 86_400_000
 """A century: a deadline beyond the year 9999 could not be shown any more."""
-DNS_LABEL = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+DNS_LABEL = f"^{NAMESPACE}$"
 REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 LABEL_KEY = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 LABELS_LIMIT = 64

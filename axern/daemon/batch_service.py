@@ -67,15 +67,18 @@ class BatchService:
                 outcomes = cast("list[object]", await self._parts.committer.submit(group))
             except GroupRefused as error:
                 raise GroupRefused(
-                    error.index, self._told(error.error, items[error.index])
+                    error.index, self._told(error.error, items[error.index], peer)
                 ) from None
-        return [self._told(outcome, item) for item, outcome in zip(items, outcomes, strict=True)]
+        pairs = zip(items, outcomes, strict=True)
+        return [self._told(outcome, item, peer) for item, outcome in pairs]
 
-    def _told(self, outcome: object, item: Item) -> Any:
+    def _told(self, outcome: object, item: Item, peer: Peer) -> Any:
         """Return what the client is told of *outcome*; a refusal is explained and kept as event."""
         _, told, proposal = item
         if isinstance(outcome, AdmissionRefused) and proposal is not None:
-            return AdmissionRefused(self._parts.refused(outcome.refusal, proposal, in_batch=True))
+            viewer = self._parts.grants.caller(peer)
+            refusal = self._parts.refused(outcome.refusal, proposal, viewer, in_batch=True)
+            return AdmissionRefused(refusal)
         return outcome if isinstance(outcome, AxernError) else told(outcome)
 
     @contextlib.contextmanager
@@ -101,7 +104,7 @@ class BatchService:
             return self._reserve(operation.reserve, request_id, peer)
         if operation.release is not None:
             return self._release(operation.release, request_id, peer)
-        return self._heartbeat(cast("BatchHeartbeat", operation.heartbeat))
+        return self._heartbeat(cast("BatchHeartbeat", operation.heartbeat), peer)
 
     def _reserve(self, body: ReserveRequest, request_id: str | None, peer: Peer) -> Item:
         token = secrets.token_urlsafe(16)
@@ -121,7 +124,7 @@ class BatchService:
         return operation, told, proposal
 
     def _release(self, body: BatchRelease, request_id: str | None, peer: Peer) -> Item:
-        asked = Asked(peer.uid, reason=body.reason)
+        asked = Asked(self._parts.grants.caller(peer), reason=body.reason)
         request_id = body.request_id or request_id
         operation = partial(
             batch.release_once,
@@ -152,7 +155,7 @@ class BatchService:
             answer["released"] |= {"at": None, "evidence": None}
         return answer
 
-    def _heartbeat(self, body: BatchHeartbeat) -> Item:
+    def _heartbeat(self, body: BatchHeartbeat, peer: Peer) -> Item:
         now = self._parts.clock()
         operation = partial(
             batch.renew_lease,
@@ -160,6 +163,7 @@ class BatchService:
             token_sha256=sha256_of(body.token),
             ttl_ms=body.ttl_ms,
             now=now,
+            caller=self._parts.grants.caller(peer),
         )
 
         def told(row: Reservation) -> Json:

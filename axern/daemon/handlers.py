@@ -20,7 +20,7 @@ from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.log_service import LogService
 from axern.daemon.namespace_routes import NamespaceRoutes
-from axern.daemon.node_service import NodeService
+from axern.daemon.node_routes import NodeRoutes
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.routes import Answer, Parameters, Route, Routes, answer_json
 from axern.daemon.run_lists import RunLists
@@ -28,6 +28,7 @@ from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
 from axern.daemon.template_service import TemplateService
 from axern.runtime.template_tree import shown
+from ledger import rights
 from ledger.errors import (
     CODES,
     AdmissionRefused,
@@ -68,36 +69,69 @@ class Handlers:
         self._batches = BatchService(parts, self._leases, self._releases)
         self._inspection = Inspection(parts)
         self._service = Service(parts)
-        self._standing = NodeService(parts)
         self._templates = TemplateService(parts)
-        self._routes = Routes((*self._entries(), *self._host(), *NamespaceRoutes(parts).routes()))
+        node = NodeRoutes(parts, self._service, self._inspection, self._templates)
+        self._routes = Routes(
+            (
+                *self._of_runs(),
+                *self._of_reservations(),
+                *node.routes(),
+                *NamespaceRoutes(parts).routes(),
+                Route("GET", "/v2/openapi.json", rights.HEAR, "show this document", self._openapi),
+            )
+        )
 
-    def _entries(self) -> tuple[Route, ...]:
-        """Return the routes of runs and reservations."""
+    def _of_runs(self) -> tuple[Route, ...]:
         return (
-            Route("POST", "/v2/runs", "run a command in a sandbox", self._run, schema.RunRequest),
+            Route(
+                "POST",
+                "/v2/runs",
+                rights.RUN,
+                "run a command in a sandbox",
+                self._run,
+                schema.RunRequest,
+            ),
             Route(
                 "POST",
                 "/v2/explain",
+                rights.EXPLAIN,
                 "say how a run would be decided on",
                 self._explain,
                 schema.ExplainRequest,
             ),
-            Route("GET", "/v2/runs", "list the runs, page by page", self._list_runs),
+            Route("GET", "/v2/runs", rights.SEE, "list the runs, page by page", self._list_runs),
             Route(
                 "POST",
                 "/v2/runs/prune",
+                rights.PRUNE,
                 "remove runs that have ended",
                 self._prune_runs,
                 schema.PruneRequest,
             ),
-            Route("GET", "/v2/runs/{id}", "show one run", self._get_run),
-            Route("DELETE", "/v2/runs/{id}", "cancel a run", self._cancel_run),
-            Route("POST", "/v2/runs/{id}/stdin", "hand on standard input", self._write_stdin),
-            Route("GET", "/v2/runs/{id}/stream", "follow start, output and exit", self._stream),
+            Route("GET", "/v2/runs/{id}", rights.SEE, "show one run", self._get_run),
+            Route("DELETE", "/v2/runs/{id}", rights.CANCEL, "cancel a run", self._cancel_run),
+            Route(
+                "POST",
+                "/v2/runs/{id}/stdin",
+                rights.WRITE_INPUT,
+                "hand on standard input",
+                self._write_stdin,
+            ),
+            Route(
+                "GET",
+                "/v2/runs/{id}/stream",
+                rights.TELL_RUN,
+                "follow start, output and exit",
+                self._stream,
+            ),
+        )
+
+    def _of_reservations(self) -> tuple[Route, ...]:
+        return (
             Route(
                 "POST",
                 "/v2/reservations",
+                rights.HOLD,
                 "hold resources without a sandbox",
                 self._reserve,
                 schema.ReserveRequest,
@@ -105,55 +139,40 @@ class Handlers:
             Route(
                 "POST",
                 "/v2/batch",
+                rights.HOLD,
                 "reserve, release and renew many leases in one commit",
                 self._batch,
                 BatchRequest,
             ),
-            Route("GET", "/v2/reservations", "list the reservations", self._list_reservations),
-            Route("GET", "/v2/reservations/{id}", "show one reservation", self._get_reservation),
-            Route("DELETE", "/v2/reservations/{id}", "release a reservation", self._release),
+            Route(
+                "GET",
+                "/v2/reservations",
+                rights.SEE,
+                "list the reservations",
+                self._list_reservations,
+            ),
+            Route(
+                "GET",
+                "/v2/reservations/{id}",
+                rights.SEE,
+                "show one reservation",
+                self._get_reservation,
+            ),
+            Route(
+                "DELETE",
+                "/v2/reservations/{id}",
+                rights.RELEASE,
+                "release a reservation",
+                self._release,
+            ),
             Route(
                 "POST",
                 "/v2/reservations/{id}/heartbeat",
+                rights.RENEW,
                 "say that a lease's owner is alive",
                 self._heartbeat,
                 schema.HeartbeatRequest,
             ),
-        )
-
-    def _host(self) -> tuple[Route, ...]:
-        """Return the routes of the node, its templates and the API itself."""
-        return (
-            Route("GET", "/v2/doctor", "compare ledger and host", self._doctor),
-            Route("GET", "/v2/node", "show capacity and capabilities", self._node),
-            Route("GET", "/v2/node/doctor", "check the node", self._node_doctor),
-            Route(
-                "POST",
-                "/v2/node/drain",
-                "admit nothing new",
-                self._drain,
-                schema.StandingRequest,
-            ),
-            Route("DELETE", "/v2/node/drain", "take new work again", self._undrain),
-            Route(
-                "POST",
-                "/v2/node/retire",
-                "take no work ever again",
-                self._retire,
-                schema.StandingRequest,
-            ),
-            Route("GET", "/v2/templates", "list the templates", self._list_templates),
-            Route(
-                "POST",
-                "/v2/templates",
-                "import a template and follow how far it is",
-                self._add_template,
-                schema.TemplateRequest,
-            ),
-            Route("GET", "/v2/templates/{name}", "show one template", self._get_template),
-            Route("DELETE", "/v2/templates/{name}", "remove a template", self._remove_template),
-            Route("GET", "/v2/health", "answer", self._health),
-            Route("GET", "/v2/openapi.json", "show this document", self._openapi),
         )
 
     async def __call__(self, request: Request) -> Answer:
@@ -161,9 +180,10 @@ class Handlers:
         path = request.path
         found = self._routes.find(request.method, path)
         if found is not None:
+            route, parameters = found
+            self._parts.require(route.verb, request.peer)
             if request.method != "GET":
                 self._parts.condition.require_writable()
-            route, parameters = found
             return await route.action(request, parameters)
         known = self._routes.methods(path)
         if known:
@@ -267,58 +287,22 @@ class Handlers:
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "force", "reason", "grace_ms")
-        asked = Asked(request.peer.uid, queries.flag(query, "force"), query.get("reason"))
+        caller = self._parts.grants.caller(request.peer)
+        asked = Asked(caller, queries.flag(query, "force"), query.get("reason"))
         grace_ms = queries.grace_ms(query)
         over, answer = await self._releases.release(parameters["id"], asked, grace_ms)
         return answer_json(200 if over else 202, answer)
 
-    async def _doctor(self, _: Request, __: Parameters) -> Answer:
-        return self._marked(await self._inspection.examine())
-
-    async def _node_doctor(self, _: Request, __: Parameters) -> Answer:
-        return answer_json(200, await self._inspection.node())
-
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())
-        return answer_json(200, await self._leases.heartbeat(parameters["id"], body))
-
-    async def _node(self, _: Request, __: Parameters) -> Answer:
-        return answer_json(200, {"node": self._service.node(), "source": "daemon"})
-
-    async def _drain(self, request: Request, _: Parameters) -> Answer:
-        body = schema.parse(schema.StandingRequest, request.json())
-        return answer_json(200, await self._standing.drain(body.reason, request.peer))
-
-    async def _undrain(self, request: Request, _: Parameters) -> Answer:
-        return answer_json(200, await self._standing.undrain(request.peer))
-
-    async def _retire(self, request: Request, _: Parameters) -> Answer:
-        body = schema.parse(schema.StandingRequest, request.json())
-        return answer_json(200, await self._standing.retire(body.reason, request.peer))
-
-    async def _list_templates(self, _: Request, __: Parameters) -> Answer:
-        return answer_json(200, {"templates": await self._templates.list()})
-
-    async def _add_template(self, request: Request, _: Parameters) -> Answer:
-        body = schema.parse(schema.TemplateRequest, request.json())
-        return StreamResponse(self._templates.add(body, request.peer))
-
-    async def _get_template(self, _: Request, parameters: Parameters) -> Answer:
-        return answer_json(200, {"template": await self._templates.get(parameters["name"])})
-
-    async def _remove_template(self, request: Request, parameters: Parameters) -> Answer:
-        removed = await self._templates.remove(parameters["name"], request.peer)
-        return answer_json(200, {"template": removed})
-
-    async def _health(self, _: Request, __: Parameters) -> Answer:
-        return answer_json(200, self._service.health())
+        return answer_json(200, await self._leases.heartbeat(parameters["id"], body, request.peer))
 
     def _marked(self, value: dict[str, Any]) -> Response:
         """Return what was read of the ledger, with a word on whether it can be trusted."""
         return answer_json(200, {**value, "ledger_state": self._parts.condition.state})
 
     async def _openapi(self, _: Request, __: Parameters) -> Answer:
-        routes = [(r.method, r.path, r.summary, r.body) for r in self._routes.all]
+        routes = [(r.method, r.path, r.verb, r.summary, r.body) for r in self._routes.all]
         return answer_json(200, openapi.openapi(axern.__version__, routes))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from axern.daemon.parts import require_owner
+from axern.daemon.run_service import thing_of
 from axern.runtime import standard_input
 from axern.runtime.outcome import STDIN_LOST
 from axern.runtime.standard_input import Taken
+from ledger import rights
 from ledger.errors import InvalidArgument, LedgerBusy, NotFound, StateConflict
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class InputService:
         spec = self._parts.runs.spec(found)
         if spec is None:
             raise NotFound(f"no run has the id {run_id}", hint="list them with: axern run list")
-        require_owner(spec.uid, peer, found)
+        self._parts.require(rights.WRITE_INPUT, peer, thing_of(spec))
         if not spec.stdin:
             raise InvalidArgument(
                 f"run {found} has no standard input", hint="begin it with: axern run -i"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, sha256_of
 from axern.host import process
-from ledger import transitions
-from ledger.errors import InvalidArgument, PermissionDenied
+from ledger import rights, transitions
+from ledger.batch import lease_thing
+from ledger.errors import InvalidArgument
 from ledger.limit_range import resolve_lease
 from ledger.reservation import EXTERNAL, Owner, Reservation
 
@@ -35,7 +36,7 @@ class LeaseService:
         """
         token = secrets.token_urlsafe(16)
         proposal = self.proposal(body, peer, token, body.request_id)
-        reservation = await self._parts.reserve(proposal)
+        reservation = await self._parts.reserve(proposal, self._parts.grants.caller(peer))
         if reservation.token_sha256 != sha256_of(token):
             operation = partial(
                 transitions.replace_token,
@@ -81,7 +82,7 @@ class LeaseService:
             token_sha256=sha256_of(token),
         )
 
-    async def heartbeat(self, reservation_id: str, body: HeartbeatRequest) -> Json:
+    async def heartbeat(self, reservation_id: str, body: HeartbeatRequest, peer: Peer) -> Json:
         """Note that a lease's owner lives, and renew its deadline where asked.
 
         Raises:
@@ -90,8 +91,8 @@ class LeaseService:
         """
         reservation = self._parts.ledger.state.reservation(reservation_id)
         expected = reservation.token_sha256 or ""
-        if not secrets.compare_digest(sha256_of(body.token), expected):
-            raise PermissionDenied(f"the token does not belong to reservation {reservation_id}")
+        fits = secrets.compare_digest(sha256_of(body.token), expected)
+        self._parts.require(rights.RENEW, peer, lease_thing(reservation, token_fits=fits))
         now = self._parts.clock()
         if body.ttl_ms is not None:
             operation = partial(

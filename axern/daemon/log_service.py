@@ -10,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.daemon import streams
-from axern.daemon.parts import Json, Parts, require_owner
+from axern.daemon.parts import Json, Parts
+from axern.daemon.run_service import thing_of
 from axern.runtime import output, segments
+from ledger import rights
 from ledger.errors import NotFound
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def _by_offset(position: output.Position) -> int:
 
 
 class LogService:
-    """What can be asked of logs; they are told to the run's owner and root only."""
+    """What can be asked of logs; they are told to whoever may read the run."""
 
     def __init__(self, parts: Parts, runs: RunService) -> None:
         self._parts = parts
@@ -68,7 +70,7 @@ class LogService:
             InvalidArgument: Nothing of the log ends at the offset that *begin* has.
         """
         found = self._parts.resolve_id(run_id)
-        require_owner(self._runs.spec(found).uid, peer, found)
+        self._parts.require(rights.TELL_RUN, peer, thing_of(self._runs.spec(found)))
         if not self._parts.runs.has_ended(found):
             self._parts.condition.require_writable()  # else nobody sees it end
         paths = self._parts.layout.sandbox(found)

@@ -9,6 +9,7 @@ from axern.api import schema
 from axern.daemon import queries
 from axern.daemon.namespace_service import NamespaceService
 from axern.daemon.routes import Answer, Parameters, Route, answer_json
+from ledger import rights
 
 if TYPE_CHECKING:
     from axern.api.messages import Request
@@ -28,45 +29,62 @@ class NamespaceRoutes:
     def routes(self) -> tuple[Route, ...]:
         """Return all of them."""
         return (
-            Route("GET", "/v2/namespaces", "list the namespaces", self._list),
+            Route("GET", "/v2/namespaces", rights.SEE, "list the namespaces", self._list),
             Route(
                 "POST",
                 "/v2/namespaces",
+                rights.GOVERN,
                 "make a namespace",
                 self._create,
                 bodies.NamespaceRequest,
             ),
-            Route("GET", _NAMESPACE, "show one namespace", self._get),
+            Route("GET", _NAMESPACE, rights.SEE, "show one namespace", self._get),
             Route(
                 "PATCH",
                 _NAMESPACE,
+                rights.SET_DEFAULTS,
                 "change what one request of a namespace may be",
                 self._update,
                 bodies.NamespaceUpdate,
             ),
-            Route("DELETE", _NAMESPACE, "delete an empty namespace", self._delete),
-            Route("GET", "/v2/quotas", "list the quotas", self._quotas),
-            Route("GET", _QUOTA, "show one quota and what is in use", self._quota),
+            Route("DELETE", _NAMESPACE, rights.GOVERN, "delete an empty namespace", self._delete),
+            Route("GET", "/v2/quotas", rights.SEE, "list the quotas", self._quotas),
+            Route("GET", _QUOTA, rights.SEE, "show one quota and what is in use", self._quota),
             Route(
                 "PATCH",
                 _QUOTA,
+                rights.GOVERN,
                 "change the ceilings that are named",
                 self._set_quota,
                 bodies.QuotaRequest,
             ),
-            Route("DELETE", _QUOTA, "take every ceiling away", self._unset_quota),
-            Route("GET", f"{_QUOTA}/events", "list what a namespace was refused", self._events),
-            Route("GET", "/v2/claims", "list the claims", self._claims),
+            Route("DELETE", _QUOTA, rights.GOVERN, "take every ceiling away", self._unset_quota),
+            Route(
+                "GET",
+                f"{_QUOTA}/events",
+                rights.SEE,
+                "list what a namespace was refused",
+                self._events,
+            ),
+            Route("GET", "/v2/claims", rights.SEE, "list the claims", self._claims),
             Route(
                 "POST",
                 "/v2/claims",
+                rights.GOVERN,
                 "guarantee capacity to a namespace",
                 self._create_claim,
                 bodies.ClaimRequest,
             ),
-            Route("GET", _CLAIM, "show one claim", self._claim),
-            Route("PATCH", _CLAIM, "change a claim", self._update_claim, bodies.ClaimUpdateRequest),
-            Route("DELETE", _CLAIM, "give a claim up", self._release_claim),
+            Route("GET", _CLAIM, rights.SEE, "show one claim", self._claim),
+            Route(
+                "PATCH",
+                _CLAIM,
+                rights.GOVERN,
+                "change a claim",
+                self._update_claim,
+                bodies.ClaimUpdateRequest,
+            ),
+            Route("DELETE", _CLAIM, rights.GOVERN, "give a claim up", self._release_claim),
         )
 
     async def _list(self, request: Request, _: Parameters) -> Answer:

@@ -1,4 +1,4 @@
-"""The use cases of namespaces, quotas and claims: all may look, only root changes anything."""
+"""The use cases of namespaces, quotas and claims; who may ask for which is told by their routes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 from axern.api import namespace_views as views
 from axern.api.namespace_schema import given
 from axern.daemon import happenings
-from axern.daemon.parts import ID_LENGTH, Json, Parts, require_admin
-from ledger import claims, namespaces
+from axern.daemon.parts import ID_LENGTH, Json, Parts
+from ledger import claims, namespaces, rights
 from ledger.claims import ClaimProposal, ClaimUpdate, Host
 from ledger.errors import AdmissionRefused
 from ledger.tables import Claim
@@ -29,10 +29,14 @@ if TYPE_CHECKING:
     from ledger.state import State
 
 
+_DEFAULTS = frozenset({"default_requests", "default_limits"})
+"""What the owners of a namespace change, beside admins: bounds are there to bind them."""
+
+
 class NamespaceService:
     """What can be asked of namespaces; every change takes the peer that asks.
 
-    Each raises PermissionDenied unless that is root, and what its operation in the ledger raises.
+    Each raises what its operation in the ledger raises.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -54,19 +58,25 @@ class NamespaceService:
     async def create(self, body: NamespaceRequest, peer: Peer) -> Json:
         """Make a namespace; one that is there stays as it is."""
         await self._change(
-            peer, partial(namespaces.create, name=body.name, now=self._parts.clock(), by=_by(peer))
+            partial(namespaces.create, name=body.name, now=self._parts.clock(), by=_by(peer))
         )
         return self.get(body.name)
 
     async def update(self, name: str, body: NamespaceUpdate, peer: Peer) -> Json:
-        """Change what one request of *name* may be."""
+        """Change what one request of *name* may be.
+
+        Raises:
+            PermissionDenied: More than its defaults, which are its owners', for one no admin.
+        """
         edits = body.edits()
-        await self._change(peer, partial(namespaces.update, name=name, edits=edits, by=_by(peer)))
+        verb = rights.SET_DEFAULTS if edits.keys() <= _DEFAULTS else rights.GOVERN
+        self._parts.require(verb, peer, rights.Thing(f"namespace {name}", namespace=name))
+        await self._change(partial(namespaces.update, name=name, edits=edits, by=_by(peer)))
         return self.get(name)
 
     async def delete(self, name: str, peer: Peer) -> Json:
         """Take the namespace *name* away, which must be empty; its events stay."""
-        await self._change(peer, partial(namespaces.delete, name=name, by=_by(peer)))
+        await self._change(partial(namespaces.delete, name=name, by=_by(peer)))
         return self._dated({"namespace": {"name": name, "deleted": True}})
 
     def quotas(self, *, constrained: bool, pressure: bool) -> Json:
@@ -82,13 +92,13 @@ class NamespaceService:
         """Change the ceilings that *body* names."""
         ceilings = given(body.quota)
         await self._change(
-            peer, partial(namespaces.set_quota, name=name, ceilings=ceilings, by=_by(peer))
+            partial(namespaces.set_quota, name=name, ceilings=ceilings, by=_by(peer))
         )
         return self.quota(name)
 
     async def unset_quota(self, name: str, peer: Peer) -> Json:
         """Take every ceiling of *name* away."""
-        await self._change(peer, partial(namespaces.unset_quota, name=name, by=_by(peer)))
+        await self._change(partial(namespaces.unset_quota, name=name, by=_by(peer)))
         return self.quota(name)
 
     def events(self, name: str, limit: int) -> Json:
@@ -137,7 +147,6 @@ class NamespaceService:
 
     async def update_claim(self, word: str, body: ClaimUpdateRequest, peer: Peer) -> Json:
         """Let a claim grow, shrink, change its mode or last longer."""
-        require_admin(peer, "claims")
         wanted = ClaimUpdate(
             amounts=given(body.amounts),
             hard=None if body.mode is None else body.mode == views.HARD,
@@ -152,22 +161,20 @@ class NamespaceService:
 
     async def release_claim(self, word: str, peer: Peer) -> Json:
         """Give a claim up; what runs goes on."""
-        require_admin(peer, "claims")
         claim_id = views.find_claim(self._state, word).id
         operation = partial(claims.release, claim_id=claim_id, by=_by(peer))
-        last = cast("Claim", await self._change(peer, operation))
+        last = cast("Claim", await self._change(operation))
         return self._dated({"claim": views.claim_view(last, self._parts.clock()), "released": True})
 
     async def _claimed(self, namespace: str, peer: Peer, operation: Operation) -> Json:
         """Return the claim that *operation* makes or changes; its refusal is an event."""
         try:
-            return self._told(cast("Claim", await self._change(peer, operation)))
+            return self._told(cast("Claim", await self._change(operation)))
         except AdmissionRefused as error:
             self._parts.note_refusal(namespace, peer.uid, error.refusal)
             raise
 
-    async def _change(self, peer: Peer, operation: Operation) -> object:
-        require_admin(peer, "namespaces, quotas and claims")
+    async def _change(self, operation: Operation) -> object:
         return await self._parts.committer.submit(operation)
 
     def _host(self) -> Host:

@@ -30,24 +30,24 @@ class NodeService:
         """Admit nothing new from now on; what runs goes on.
 
         Raises:
-            PermissionDenied: Not root.
+            PermissionDenied: Not an admin.
             StateConflict: The node is retired.
         """
-        wish = Wish(peer.uid, reason)
+        wish = Wish(self._parts.grants.caller(peer), reason)
         return await self._stand(partial(standing.drain, wish=wish, now=self._parts.clock()))
 
     async def undrain(self, peer: Peer) -> Json:
         """Take new work again; raises as `drain` does."""
-        return await self._stand(partial(standing.undrain, uid=peer.uid))
+        return await self._stand(partial(standing.undrain, caller=self._parts.grants.caller(peer)))
 
     async def retire(self, reason: str, peer: Peer) -> Json:
         """Take no work ever again, and serve no more once this daemon has ended.
 
         Raises:
-            PermissionDenied: Not root.
+            PermissionDenied: Not an admin.
             StateConflict: Something is left on the node.
         """
-        wish = Wish(peer.uid, reason)
+        wish = Wish(self._parts.grants.caller(peer), reason)
         answer = await self._stand(partial(standing.retire, wish=wish, now=self._parts.clock()))
         parts = self._parts
         await asyncio.to_thread(retirement.remember, parts.settings.state_dir, parts.ledger)

@@ -1,4 +1,4 @@
-"""What the use cases share: the daemon's parts, who owns what, and how an id is written."""
+"""What the use cases share: the daemon's parts, who may do what, and how an id is written."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from axern.api.views import reservation_view
 from axern.daemon import happenings
 from axern.daemon.event_log import EventLog, Happening
 from axern.daemon.explainer import Explainer
+from axern.daemon.grants import Grants
 from axern.daemon.observer import explain
 from axern.errors import HostError
-from ledger import transitions
+from ledger import rights, transitions
 from ledger.admission import AdmissionPolicy, Admitted, evaluate
-from ledger.errors import AdmissionRefused, InvalidArgument, NotFound, PermissionDenied
+from ledger.errors import AdmissionRefused, InvalidArgument, NotFound
 from ledger.reservation import LivenessPolicy, Reservation, liveness
 from ledger.spec import Defaults
 from ledger.why import Case
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ledger.facts import Facts
     from ledger.heartbeats import Heartbeats
     from ledger.refusal import Refusal
+    from ledger.rights import Caller, Thing, Verb
     from ledger.store import Ledger
 
 Json = dict[str, Any]
@@ -57,8 +59,9 @@ class Parts:
     """The parts of one running daemon; `closing` is set when it is about to end.
 
     `admission_policy` bounds what is no resource, `liveness_policy` has the windows of silence,
-    `defaults` stand in for omitted resources. `searches` is taken by whoever reads the journal's
-    archive or the whole host: each may take seconds and a thread, and anybody may ask for many.
+    `defaults` stand in for omitted resources, `grants` knows who has which rights. `searches` is
+    taken by whoever reads the journal's archive or the whole host: each may take seconds and a
+    thread, and anybody may ask for many.
     """
 
     settings: Settings
@@ -83,6 +86,7 @@ class Parts:
     admission_policy: AdmissionPolicy = field(init=False)
     liveness_policy: LivenessPolicy = field(init=False)
     defaults: Defaults = field(init=False)
+    grants: Grants = field(init=False)
 
     def __post_init__(self) -> None:
         """Take from the settings, once, what every request needs of them."""
@@ -101,6 +105,7 @@ class Parts:
                 settings.default_limit_storage_bytes,
             ),
         }
+        object.__setattr__(self, "grants", Grants(settings))
         for name, value in made.items():
             object.__setattr__(self, name, value)
 
@@ -109,14 +114,25 @@ class Parts:
         """Tell whether the configuration wants every limit enforced."""
         return self.settings.cgroup_enforcement == "required"
 
+    def require(self, verb: Verb, peer: Peer, thing: Thing | None = None) -> None:
+        """Raise PermissionDenied unless *peer* may do *verb*, to *thing* if somebody owns it."""
+        caller = self.grants.caller(peer)
+        if thing is None:
+            rights.require_right(verb, caller)
+        else:
+            rights.require(verb, caller, thing)
+
     async def search(self, call: Callable[..., Result], *arguments: object) -> Result:
         """Run *call* in a thread, when it is its turn; for what reads a lot."""
         async with self.searches:
             return await asyncio.to_thread(call, *arguments)
 
-    async def reserve(self, proposal: transitions.Proposal) -> Reservation:
+    async def reserve(
+        self, proposal: transitions.Proposal, viewer: Caller | None = None
+    ) -> Reservation:
         """Charge *proposal* durably, or raise AdmissionRefused; the one way into the ledger.
 
+        A refusal says what *viewer* may know; without one, what anybody may of whose it is.
         What is being proved of the host just now is waited for a little; raises HostUnproved.
         """
         await self._settle(proposal)
@@ -133,16 +149,18 @@ class Parts:
                 self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
         except AdmissionRefused as error:
-            raise AdmissionRefused(self.refused(error.refusal, proposal)) from None
+            raise AdmissionRefused(self.refused(error.refusal, proposal, viewer)) from None
 
-    async def explain(self, proposal: transitions.Proposal) -> Admitted | Refusal:
-        """Return how *proposal* would be decided on now; nothing is changed."""
+    async def explain(
+        self, proposal: transitions.Proposal, viewer: Caller | None = None
+    ) -> Admitted | Refusal:
+        """Return how *proposal* would be decided on now, as `reserve` would; nothing is changed."""
         await self._settle(proposal)
         await self.explainer.turn()
         decision = self._decide(proposal)
         if isinstance(decision, Admitted):
             return decision
-        return self._explained(decision, proposal)
+        return self._explained(decision, proposal, viewer)
 
     async def _settle(self, proposal: transitions.Proposal) -> None:
         """Wait a little for what *proposal* needs and is being proved just now."""
@@ -180,13 +198,18 @@ class Parts:
         return row
 
     def refused(
-        self, refusal: Refusal, proposal: transitions.Proposal, *, in_batch: bool = False
+        self,
+        refusal: Refusal,
+        proposal: transitions.Proposal,
+        viewer: Caller | None,
+        *,
+        in_batch: bool = False,
     ) -> Refusal:
-        """Keep an event of *refusal*, and return it with all that is known of why.
+        """Keep an event of *refusal*, and return it with all that *viewer* may know of why.
 
         What was refused *in_batch* keeps its numbers; it is explained where they hold still.
         """
-        told = self._explained(refusal, proposal)
+        told = self._explained(refusal, proposal, viewer)
         if in_batch and told.shortfalls != refusal.shortfalls:
             told = refusal
         self.note_refusal(proposal.namespace, proposal.owner.uid, told)
@@ -206,7 +229,9 @@ class Parts:
             self.ledger.state, self.observer.facts, demand, self.clock(), self.admission_policy
         )
 
-    def _explained(self, refusal: Refusal, proposal: transitions.Proposal) -> Refusal:
+    def _explained(
+        self, refusal: Refusal, proposal: transitions.Proposal, viewer: Caller | None
+    ) -> Refusal:
         """Return *refusal* with all that is known of why.
 
         What a commit refused may rest on others of its batch, so it is decided once more on what
@@ -227,7 +252,7 @@ class Parts:
             demand=transitions.demand_of(proposal),
             now=self.clock(),
             policy=self.admission_policy,
-            viewer_uid=proposal.owner.uid or None,
+            viewer=viewer or rights.by_default(proposal.owner.uid),
         )
         return self.explainer.explain(case, decision)
 
@@ -263,18 +288,6 @@ class Parts:
         if len(found) > 1:
             raise InvalidArgument(f"{len(found)} ids begin with {text}: give more of it")
         return found.pop()
-
-
-def require_owner(uid: int, peer: Peer, what: str) -> None:
-    """Raise PermissionDenied unless *peer* is root or the user *uid*, who owns *what*."""
-    if peer.uid not in (0, uid):
-        raise PermissionDenied(f"{what} belongs to uid {uid}, and you are uid {peer.uid}")
-
-
-def require_admin(peer: Peer, what: str) -> None:
-    """Raise PermissionDenied unless *peer* is root, who alone changes *what*."""
-    if peer.uid != 0:
-        raise PermissionDenied(f"only root may change {what}, and you are uid {peer.uid}")
 
 
 def digest_of(body: Json) -> str:

@@ -36,7 +36,7 @@ class ReleaseService:
 
         Raises:
             StateConflict: It runs, and *asked* has no force.
-            PermissionDenied: It is somebody else's.
+            PermissionDenied: It is somebody else's, in no namespace of theirs.
             NotFound: Nothing remembers it.
             NotProvedGone: It has no entry, and what has leaked of it resists.
         """

@@ -1,4 +1,4 @@
-"""What a route is: a method and a path, and the action that answers it."""
+"""What a route is: a method and a path, the verb it stands for, and the action that answers it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from axern.api import schema
 from axern.api.messages import Request, Response, StreamResponse
+from ledger.rights import Verb
 
 Parameters = dict[str, str]
 Answer = Response | StreamResponse
@@ -18,10 +19,15 @@ Action = Callable[[Request, Parameters], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method and path; a part in braces is a parameter."""
+    """One method and path; a part in braces is a parameter.
+
+    Whoever has not the right of `verb` is refused before the action; whose the thing must be, the
+    action has to ask.
+    """
 
     method: str
     path: str
+    verb: Verb
     summary: str
     action: Action
     body: type[schema.Body] | None = None

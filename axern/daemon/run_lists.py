@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from axern.daemon import retention
 from axern.daemon.run_index import Entry, place
 from axern.daemon.runs import RUN_ID
-from ledger.errors import InvalidArgument, NotFound, PermissionDenied
+from ledger import rights
+from ledger.errors import InvalidArgument, NotFound
 from ledger.reservation import RESERVED
 
 if TYPE_CHECKING:
@@ -99,12 +100,11 @@ class RunLists:
         """Remove runs that have ended and are meant; return how many, which, and their bytes.
 
         Raises:
-            PermissionDenied: Runs of all users, for somebody not root.
+            PermissionDenied: Runs of all users, for who neither is an admin nor owns the namespace.
         """
-        if body.all_users and peer.uid != 0:
-            raise PermissionDenied(
-                "only root may prune the runs of all users", hint="leave out --all for your own"
-            )
+        if body.all_users:
+            everybodys = rights.Thing("what all users have run", None, body.namespace)
+            self._parts.require(rights.PRUNE, peer, everybodys)
         now_ms = self._parts.clock().wall_ms
         wanted = Wanted(
             body.namespace,

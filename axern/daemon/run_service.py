@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from axern.api.views import decision_view, resources_view
 from axern.daemon import enforcement
 from axern.daemon.course import USER_CANCELLED
-from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, require_owner
+from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of
 from axern.daemon.runs import RunSpec
 from axern.failpoint import failpoint
 from axern.runtime import template
 from axern.runtime.capability_table import gpu_key, required_by
 from axern.runtime.record import RunExit
-from ledger import transitions
-from ledger.errors import AxernError, InvalidArgument, NotFound, PermissionDenied
+from ledger import rights, transitions
+from ledger.errors import AxernError, InvalidArgument, NotFound
 from ledger.limit_range import resolve
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
 from ledger.spec import ResolvedSpec, ResourceSpec
@@ -41,7 +41,7 @@ class RunService:
 
         Raises:
             AdmissionRefused: It does not fit; nothing of it is kept.
-            PermissionDenied: A root file system of the caller's own, from somebody not root.
+            PermissionDenied: A root file system of the caller's own, from somebody not an admin.
             InvalidArgument: Resources that contradict each other, an unknown template.
         """
         rootfs, template_name = self._rootfs(body, peer)
@@ -73,7 +73,7 @@ class RunService:
             require=tuple(body.require),
             **enforcement.of_node(self._parts.settings),
         )
-        return self.view(await self._admit(run_spec, asked), peer)
+        return self.view(await self._admit(run_spec, asked, peer), peer)
 
     async def explain(self, body: ExplainRequest, peer: Peer) -> Json:
         """Return how a run would be decided on now, and by what; nothing is changed.
@@ -84,7 +84,8 @@ class RunService:
         self._rootfs(body, peer)
         asked = self._proposal(body, peer)
         granted = self._granted(asked)
-        return decision_view(await self._parts.explain(asked), asked.resolved, granted)
+        decision = await self._parts.explain(asked, self._parts.grants.caller(peer))
+        return decision_view(decision, asked.resolved, granted)
 
     def _proposal(self, body: RunRequest, peer: Peer) -> transitions.Proposal:
         """Return what *body* asks of the ledger.
@@ -115,7 +116,7 @@ class RunService:
         state = self._parts.ledger.state
         return transitions.granted_id(state, asked.owner.uid, asked.request_id, asked.digest)
 
-    async def _admit(self, spec: RunSpec, proposal: transitions.Proposal) -> str:
+    async def _admit(self, spec: RunSpec, proposal: transitions.Proposal, peer: Peer) -> str:
         """Store *spec*, charge it, let it live; return the id, of an earlier run if it is a retry.
 
         A refusal leaves nothing behind.
@@ -124,7 +125,7 @@ class RunService:
         await asyncio.to_thread(runs.save_spec, spec)
         failpoint("launch.spec")
         try:
-            reservation = await self._parts.reserve(proposal)
+            reservation = await self._parts.reserve(proposal, self._parts.grants.caller(peer))
         except AxernError:
             await asyncio.to_thread(runs.discard, spec.id)
             raise
@@ -150,11 +151,7 @@ class RunService:
         if body.rootfs is not None and body.template is not None:
             raise InvalidArgument("rootfs and template exclude each other: give one of them")
         if body.rootfs is not None:
-            if peer.uid != 0:
-                raise PermissionDenied(
-                    "a root file system of your own is for root only",
-                    hint="use --template; axern template list shows what there is",
-                )
+            self._parts.require(rights.RUN_ROOTFS, peer)
             self._require_apart(body.rootfs)
             if not os.path.isdir(body.rootfs):
                 raise InvalidArgument(f"rootfs: {body.rootfs} is not a directory on this host")
@@ -204,7 +201,7 @@ class RunService:
         """
         found = self._parts.resolve_id(run_id)
         spec = self.spec(found)
-        require_owner(spec.uid, peer, found)
+        self._parts.require(rights.CANCEL, peer, thing_of(spec))
         grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
         by = f"uid:{peer.uid}"
         operation = partial(transitions.stop, reservation_id=found, reason=USER_CANCELLED, by=by)
@@ -214,7 +211,7 @@ class RunService:
         return self.view(found, peer)
 
     def view(self, run_id: str, peer: Peer) -> Json:
-        """Return the JSON object of a run; its command is told to its owner and root only.
+        """Return the JSON object of a run; its command is told to those who may read it.
 
         So is the message, which may quote the command.
 
@@ -225,7 +222,9 @@ class RunService:
         # In this order: whoever is no longer in the ledger has an exit record by then.
         row = self._parts.ledger.state.find_reservation(run_id)
         record = self._parts.runs.exit(run_id)
-        return _run_view(spec, row, record, tell_command=peer.uid in (0, spec.uid))
+        caller = self._parts.grants.caller(peer)
+        tell = rights.may(rights.TELL_RUN, caller, spec.uid, spec.namespace)
+        return _run_view(spec, row, record, tell_command=tell)
 
     def spec(self, run_id: str) -> RunSpec:
         """Return what the run was asked to do, or as much of it as the ledger knows.
@@ -240,6 +239,11 @@ class RunService:
         if spec is None:
             raise NotFound(f"no run has the id {run_id}", hint="list them with: axern run list")
         return spec
+
+
+def thing_of(spec: RunSpec) -> rights.Thing:
+    """Return a run as the thing that somebody does something to."""
+    return rights.Thing(f"run {spec.id}", spec.uid, spec.namespace)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -24,7 +24,6 @@ from ledger.errors import (
     CommitFailed,
     InvalidArgument,
     NotFound,
-    PermissionDenied,
     StateConflict,
 )
 from ledger.units import format_rfc3339
@@ -32,7 +31,6 @@ from ledger.units import format_rfc3339
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from axern.api.messages import Peer
     from axern.api.schema import RunRequest, TemplateRequest
     from axern.daemon.parts import Json, Parts
     from axern.runtime.layout import Layout
@@ -46,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class TemplateService:
-    """What can be asked of templates; every change takes the peer that asks."""
+    """What can be asked of templates; who may ask for which is told by their routes."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -72,22 +70,15 @@ class TemplateService:
         found = self._find(name)
         return _view(found, len(await self._users.of(name)), whole=True)
 
-    def add(self, body: TemplateRequest, peer: Peer) -> AsyncIterator[bytes]:
+    def add(self, body: TemplateRequest) -> AsyncIterator[bytes]:
         """Return the events of an import: `progress` as it goes, then `done` or `error`.
 
         Raises:
-            PermissionDenied: Only root may choose what others run from.
             StateConflict: The name is taken.
             InvalidArgument: There is no such source, or it and Axern's own folders overlap.
             CapabilityMissing: A program is missing that unpacks images.
             CommitFailed: Too many imports are under way.
         """
-        if peer.uid != 0:
-            raise PermissionDenied(
-                "templates are for root only: whoever may choose a root file system is as good as "
-                "root",
-                hint="axern template list shows what there is",
-            )
         self._require_free(body.name)
         self._require_source(body)
         return self._import(body)
@@ -171,16 +162,13 @@ class TemplateService:
             ),
         )
 
-    async def remove(self, name: str, peer: Peer) -> Json:
+    async def remove(self, name: str) -> Json:
         """Remove a template that no run uses, and return what it was.
 
         Raises:
-            PermissionDenied: Only root may.
             NotFound: There is none.
             StateConflict: A run uses it, or it would be missed: `busybox` and the default one.
         """
-        if peer.uid != 0:
-            raise PermissionDenied("removing a template is for root only")
         found = self._find(name)
         self._require_expendable(name)
         with self._users.leaving(name):

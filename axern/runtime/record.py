@@ -53,6 +53,7 @@ class HeldSpec(msgspec.Struct, frozen=True):
 
 class _Owner(msgspec.Struct):
     uid: int
+    namespace: str
 
 
 def of(how: Outcome, started_wall_ms: int | None, now_wall_ms: int) -> RunExit:
@@ -68,10 +69,10 @@ def of(how: Outcome, started_wall_ms: int | None, now_wall_ms: int) -> RunExit:
     )
 
 
-def owner_uid(run_folder: str) -> int | None:
-    """Return whose run *run_folder* is, or None where no spec says so."""
-    owner = decode(spec_path(run_folder), _Owner)
-    return owner.uid if owner else None
+def owner(run_folder: str) -> tuple[int, str] | tuple[None, None]:
+    """Return (uid, namespace) of the run in *run_folder*, twice None where no spec says so."""
+    found = decode(spec_path(run_folder), _Owner)
+    return (found.uid, found.namespace) if found else (None, None)
 
 
 def exit_path(run_folder: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from axern.host.process import boot_id
 from axern.runtime import doctor, monitor, record, teardown, traces
 from ledger import history
-from ledger.errors import InvalidArgument, NotFound, PermissionDenied, StateConflict
+from ledger.errors import InvalidArgument, NotFound, StateConflict
 from ledger.release import Asked, Released, require_right
 from ledger.reservation import RUNTIMES
 
@@ -48,7 +48,7 @@ def release(
     Raises:
         NotFound: Nothing remembers it.
         StateConflict: Something of it runs, and *asked* has no force.
-        PermissionDenied: It is somebody else's, or has to be buried and *asked* is not root's.
+        PermissionDenied: It is somebody else's, or has to be buried and *asked* is no admin's.
         NotProvedGone: Something of it resists.
     """
     past = history.find(ledger_dir, word, generation)
@@ -57,7 +57,7 @@ def release(
     if is_live(name):
         raise StateConflict(f"reservation {name} was admitted just now", hint="try again")
     told = _of_history(past, asked) if past else _of_record(seen, asked)
-    buried = _bury(layout, seen, asked) if asked.uid == 0 else None
+    buried = _bury(layout, seen, asked) if asked.caller.is_admin else None
     if buried is not None:
         row = told.row if told else None
         return Released(name, row, _wall_ms(), asked.by, buried)
@@ -91,9 +91,9 @@ def _trace_id(layout: Layout, word: str) -> str:
 
 def _of_history(past: History, asked: Asked) -> Released:
     if past.last is None:
-        _require_root(asked, past.reservation_id)
+        require_right(asked, past.reservation_id)
     else:
-        require_right(past.last.owner.uid, asked, past.reservation_id)
+        require_right(asked, past.reservation_id, past.last.owner.uid, past.last.namespace)
     end = past.steps[-1]
     # The ledger has no entry; where its journal has no end of it, the lines in between are lost.
     evidence = end.note if past.released else "the ledger has no entry; its last steps are lost"
@@ -107,11 +107,7 @@ def _of_record(seen: Traces, asked: Asked) -> Released | None:
     ended = record.decode(record.exit_path(seen.run_folder), record.RunExit)
     if ended is None:
         return None
-    uid = record.owner_uid(seen.run_folder)
-    if uid is None:
-        _require_root(asked, seen.sandbox_id)
-    else:
-        require_right(uid, asked, seen.sandbox_id)
+    require_right(asked, seen.sandbox_id, *record.owner(seen.run_folder))
     evidence = "the run's record; the journal no longer has it"
     return Released(
         seen.sandbox_id, None, ended.finished_wall_ms, "unknown", evidence, already=True
@@ -137,11 +133,6 @@ def _bury(layout: Layout, seen: Traces, asked: Asked) -> str | None:
     if orphaned:
         shutil.rmtree(seen.run_folder or "", ignore_errors=True)
     return f"{asked.note}; boot {boot_id()}: it had no entry; traces removed: {there}"
-
-
-def _require_root(asked: Asked, name: str) -> None:
-    if asked.uid != 0:
-        raise PermissionDenied(f"nobody remembers whose {name} was: only root may release it")
 
 
 def _wall_ms() -> int:

@@ -59,7 +59,7 @@ AREAS = {
     ),
     "endings": Area(
         endings.FAULTS,
-        "reclaim reservation request_ids deadlines transitions",
+        "reclaim reservation request_ids deadlines transitions rights batch",
         _files("property", "release"),
     ),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.fault import Fault
 
 _RELEASE = "ledger/release.py"
+_RIGHTS = "ledger/rights.py"
 _RECLAIM = "ledger/reclaim.py"
 _REQUESTS = "ledger/request_ids.py"
 _LEASES = "ledger/batch.py"
@@ -14,9 +15,27 @@ _LIVENESS = "ledger/reservation.py"
 FAULTS = (
     Fault(
         _RELEASE,
-        "if asked.uid not in (0, owner_uid):",
-        "if asked.uid in (0, owner_uid) and asked.uid < 0:",
+        "    rights.require(rights.RELEASE, asked.caller, thing)\n",
+        "",
         "Anybody may release anything.",
+    ),
+    Fault(
+        _RIGHTS,
+        "return NAMESPACE_OWNER in verb.whose and namespace in caller.namespaces",
+        "return NAMESPACE_OWNER in verb.whose and bool(caller.namespaces)",
+        "Who owns one namespace owns all.",
+    ),
+    Fault(
+        _RIGHTS,
+        "        return token_fits\n",
+        "        return token_fits or caller.is_admin\n",
+        "An admin renews a lease whose token they do not have.",
+    ),
+    Fault(
+        _RIGHTS,
+        "    if not has_right(verb, caller):\n        return False\n",
+        "",
+        "What is one's own needs no right, whatever it is.",
     ),
     Fault(
         _RELEASE,
@@ -158,8 +177,8 @@ FAULTS = (
     ),
     Fault(
         _LEASES,
-        "if reservation.token_sha256 != token_sha256:",
-        "if not token_sha256:",
+        "fits = reservation.token_sha256 == token_sha256",
+        "fits = bool(token_sha256)",
         "Any token renews any lease.",
     ),
     Fault(

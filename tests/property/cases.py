@@ -14,6 +14,7 @@ from ledger.errors import AxernError
 from ledger.facts import Facts
 from ledger.postings import change
 from ledger.resources import OptionalResources, Resources
+from ledger.rights import READ, ROOT, Caller, by_default
 from ledger.state import Change, Put, State
 from ledger.tables import RESERVATIONS, Node
 from tests.property.walk import DEVICES, MOST, OPERATIONS, SPACES, Step, start_state
@@ -27,6 +28,14 @@ KINDS = (
 STEPS = 50
 
 
+VIEWERS = (
+    ROOT,
+    by_default(1000),
+    by_default(4242),
+    Caller(4242, frozenset({READ}), frozenset({SPACES[0]})),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A demand on a state, and all that the decision depends on."""
@@ -35,7 +44,7 @@ class Question:
     facts: Facts
     demand: Demand
     policy: AdmissionPolicy
-    viewer_uid: int | None
+    viewer: Caller
 
 
 def questions(seed: int) -> Iterator[Question]:
@@ -49,7 +58,7 @@ def questions(seed: int) -> Iterator[Question]:
             _facts(random),
             Demand(random.choice(SPACES), _amounts(random), random.choice([(), (), (), ("a",)])),
             AdmissionPolicy(random.choice([3, 9, 99]), random.choice([2, 9, 99])),
-            random.choice([None, 1000, 4242]),
+            random.choice(VIEWERS),
         )
 
 

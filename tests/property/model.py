@@ -14,6 +14,7 @@ from ledger.facts import Facts
 from ledger.postings import change
 from ledger.reservation import EXTERNAL, RUN, TRANSITIONS
 from ledger.resources import OptionalResources, Resources
+from ledger.rights import ROOT
 from ledger.state import Change, Put, State
 from ledger.tables import TICKETS, Claim, LimitRange, Namespace, Ticket
 from tests.unit.ledger.samples import CGROUP, MONITOR, POLICY, proposal
@@ -438,8 +439,8 @@ class Stand(Op):
 
     def change(self, view: State, now: Now) -> Change:
         if not self.reason:
-            return standing.undrain(view, 0)
-        wish = standing.Wish(0, self.reason)
+            return standing.undrain(view, ROOT)
+        wish = standing.Wish(ROOT, self.reason)
         if self.state == "retired":
             return standing.retire(view, wish, now)
         return standing.drain(view, wish, now)

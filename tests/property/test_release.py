@@ -11,10 +11,20 @@ from ledger import release, transitions
 from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
 from ledger.release import BURY, STOP, UNCHARGE, Asked
 from ledger.reservation import EXTERNAL, OWNER_KINDS, PHASES, RUN, Owner, Reservation
+from ledger.rights import ADMIN, READ, ROOT, Caller, by_default
 from ledger.state import Change, State
 from tests.unit.ledger.samples import CGROUP, MONITOR, ask, do, host_state, proposal, reserve
 
 UIDS = (0, 1000, 1001)
+NOTHING: frozenset[str] = frozenset()
+CALLERS = (
+    *map(by_default, UIDS),
+    Caller(1000, NOTHING),
+    Caller(1001, NOTHING),
+    Caller(1001, frozenset({ADMIN})),
+    Caller(1001, frozenset({READ}), frozenset({"default"})),
+    Caller(1001, frozenset({READ}), frozenset({"other"})),
+)
 ROW = reserve(host_state(), proposal("a" * 32, ask(cpu=10, memory=1024)))
 
 
@@ -27,14 +37,16 @@ def outcome(kind: str, owner_uid: int, phase: str, asked: Asked, *, runs: bool) 
 
 
 def test_the_law() -> None:
-    for case in product(OWNER_KINDS, UIDS, PHASES, UIDS, (False, True), (False, True)):
+    for case in product(OWNER_KINDS, UIDS, PHASES, CALLERS, (False, True), (False, True)):
         require_law(*case)
 
 
-def require_law(kind: str, owner_uid: int, phase: str, uid: int, force: bool, runs: bool) -> None:
-    asked = Asked(uid, force, "a reason" if force else None)
+def require_law(
+    kind: str, owner_uid: int, phase: str, caller: Caller, force: bool, runs: bool
+) -> None:
+    asked = Asked(caller, force, "a reason" if force else None)
     told = outcome(kind, owner_uid, phase, asked, runs=runs)
-    if uid not in (0, owner_uid):
+    if not (caller.is_admin or caller.uid == owner_uid or ROW.namespace in caller.namespaces):
         assert told == "permission_denied"
     elif kind == EXTERNAL:
         assert told == UNCHARGE
@@ -46,7 +58,7 @@ def require_law(kind: str, owner_uid: int, phase: str, uid: int, force: bool, ru
     if kind != EXTERNAL and runs:
         assert told not in (UNCHARGE, BURY)
     # Force never makes anything impossible that was possible without it.
-    gentle = outcome(kind, owner_uid, phase, Asked(uid), runs=runs)
+    gentle = outcome(kind, owner_uid, phase, Asked(caller), runs=runs)
     if gentle in (UNCHARGE, BURY):
         assert told == gentle
 
@@ -69,7 +81,9 @@ def move(state: State, name: str) -> Change:
             return transitions.release(state, ROW.id, "proof")
         case _:
             uid = 1001 if name == "stranger" else 1000
-            asked = Asked(uid, name != "gentle", None if name == "gentle" else "a reason")
+            asked = Asked(
+                by_default(uid), name != "gentle", None if name == "gentle" else "a reason"
+            )
             return release.begin(state, ROW.id, asked)
 
 
@@ -110,7 +124,7 @@ def test_a_release_in_the_life_of_an_entry(kind: str, plan: list[str]) -> None:
                 assert after.charged == before.charged
                 assert before.phase != "reserved" or after.phase == "stopping"
                 assert name == "gentle" or not is_kept(after)
-                again = release.begin(state, ROW.id, Asked(1000))
+                again = release.begin(state, ROW.id, Asked(by_default(1000)))
                 assert again.puts == ()
         elif after is None:
             assert (name, before.phase) in (("bury", "retiring"), ("bury", "reserved"))
@@ -120,7 +134,7 @@ def test_a_release_in_the_life_of_an_entry(kind: str, plan: list[str]) -> None:
 def test_what_is_kept_of_a_reason_fits_on_a_line(uid: int, force: bool, reason: str | None) -> None:
     good = reason is not None and 1 <= len(reason) <= 256 and reason.isprintable()
     try:
-        asked = Asked(uid, force, reason)
+        asked = Asked(by_default(uid), force, reason)
     except InvalidArgument:
         assert (force and reason is None) or not good or not (reason or "").strip()
         return
@@ -132,7 +146,7 @@ def test_what_is_kept_of_a_reason_fits_on_a_line(uid: int, force: bool, reason: 
 
 def test_force_needs_a_reason() -> None:
     with pytest.raises(InvalidArgument, match="1 to 256"):
-        Asked(0, force=True)
+        Asked(ROOT, force=True)
 
 
 @pytest.mark.parametrize("text", [None, "", "cancelled", "expired"])

@@ -12,6 +12,7 @@ from axern.cli.output import complain, describe, exit_code, put, put_json, say, 
 from axern.errors import DaemonUnreachable
 from ledger.errors import AxernError, InvalidArgument
 from ledger.release import Asked
+from ledger.rights import by_default
 from ledger.units import parse_duration_ms
 
 TYPE_CHECKING = False
@@ -66,7 +67,7 @@ def _asked(*, force: bool, reason: str | None) -> Asked:
             hint="it is kept in the journal and shown to the owner of what is stopped",
         )
     try:
-        return Asked(os.geteuid(), force, reason)
+        return Asked(by_default(os.geteuid()), force, reason)
     except InvalidArgument as error:
         error.message = f"--{error.message}"
         raise

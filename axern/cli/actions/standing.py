@@ -10,6 +10,7 @@ from axern.errors import DaemonUnreachable
 from ledger import standing
 from ledger.errors import InvalidArgument
 from ledger.release import require_reason
+from ledger.rights import by_default
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def drain(where: Where, *, reason: str | None, output: str) -> None:
     why = _checked(reason)
 
     def operation(view: State, now: Now) -> Change:
-        return standing.drain(view, standing.Wish(os.geteuid(), why), now)
+        return standing.drain(view, standing.Wish(by_default(os.geteuid()), why), now)
 
     answer = _change(where, "POST", "/v2/node/drain", {"reason": why}, operation)
     left = f"{_left(answer)} left on it"
@@ -40,7 +41,7 @@ def undrain(where: Where, *, output: str) -> None:
     """Take new work again."""
 
     def operation(view: State, _: Now) -> Change:
-        return standing.undrain(view, os.geteuid())
+        return standing.undrain(view, by_default(os.geteuid()))
 
     answer = _change(where, "DELETE", "/v2/node/drain", None, operation)
     _tell(answer, output, f"the node takes new work: {_left(answer)} on it")
@@ -51,7 +52,7 @@ def retire(where: Where, *, reason: str | None, output: str) -> None:
     why = _checked(reason)
 
     def operation(view: State, now: Now) -> Change:
-        return standing.retire(view, standing.Wish(os.geteuid(), why), now)
+        return standing.retire(view, standing.Wish(by_default(os.geteuid()), why), now)
 
     answer = _change(where, "POST", "/v2/node/retire", {"reason": why}, operation)
     _tell(

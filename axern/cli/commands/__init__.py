@@ -27,6 +27,7 @@ TOP = {
     "template": "template:TEMPLATE",
     "ledger": "ledger:LEDGER",
     "explain": "explain:EXPLAIN",
+    "whoami": "root:WHOAMI",
     "version": "root:VERSION",
     "completion": "root:COMPLETION",
     "__complete": "root:COMPLETE",

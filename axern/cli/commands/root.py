@@ -5,6 +5,15 @@ from __future__ import annotations
 from axern.cli.commands.common import OUTPUT
 from axern.cli.grammar import Argument, Command
 
+WHOAMI = Command(
+    "whoami",
+    "show what the daemon lets you do",
+    detail="Your rights are read, reserve, launch and admin, by user, groups and axern.toml; "
+    "what is yours you may always end.",
+    example="axern whoami",
+    action="axern.cli.actions.whoami:whoami",
+    options=(OUTPUT,),
+)
 VERSION = Command(
     "version",
     "show the version",

@@ -68,7 +68,7 @@ def test_it_always_fits_a_terminal(seed: int) -> None:
     for question in questions(seed):
         case = Case(
             question.state, question.facts, question.demand, NOW, question.policy,
-            question.viewer_uid,
+            question.viewer,
         )  # fmt: skip
         decision = evaluate(case.view, case.facts, case.demand, NOW, case.policy)
         if not isinstance(decision, Refusal) or decision.reasons:

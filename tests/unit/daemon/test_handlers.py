@@ -15,7 +15,7 @@ from axern.daemon.handlers import Handlers, error_response
 from axern.daemon.reconcile import Reconciler
 from axern.daemon.routes import Route, Routes
 from axern.runtime.record import RunExit
-from ledger import transitions
+from ledger import rights, transitions
 from ledger.errors import CODES, AdmissionRefused, AxernError
 from ledger.refusal import Refusal, Shortfall
 from tests.unit.daemon.rig import OTHER, ROOT, USER, Rig, play
@@ -61,6 +61,7 @@ ROUTES = {
     ("PATCH", "/v2/claims/{id}"),
     ("DELETE", "/v2/claims/{id}"),
     ("GET", "/v2/health"),
+    ("GET", "/v2/whoami"),
     ("POST", "/v2/batch"),
     ("GET", "/v2/openapi.json"),
 }
@@ -90,10 +91,13 @@ def test_the_document_describes_every_route(tmp_path: Path) -> None:
         }
         assert listed == ROUTES
         assert listed == {(r.method, r.path) for r in Handlers(rig.parts)._routes.all}
+        verbs = {verb.name: verb for verb in rights.TABLE}
         for path, item in document["paths"].items():
             wanted = [part[1:-1] for part in path.split("/") if part.startswith("{")]
             for operation in item.values():
                 assert operation["summary"]
+                verb = verbs[operation["x-axern-verb"]["name"]]
+                assert operation["x-axern-verb"]["right"] == verb.right
                 assert "default" in operation["responses"]
                 names = [parameter["name"] for parameter in operation.get("parameters", [])]
                 assert names == wanted
@@ -151,8 +155,8 @@ def test_control_a_wrong_schema_is_seen() -> None:
 
 
 def test_only_its_own_path_matches_a_route() -> None:
-    route = Route("GET", "/v2/runs/{id}", "", cast("Any", None))
-    routes = Routes([Route("POST", "/v2/runs/prune", "", cast("Any", None)), route])
+    route = Route("GET", "/v2/runs/{id}", rights.SEE, "", cast("Any", None))
+    routes = Routes([Route("POST", "/v2/runs/prune", rights.PRUNE, "", cast("Any", None)), route])
     assert routes.find("GET", "/v2/runs/abc") == (route, {"id": "abc"})
     assert routes.find("GET", "/v2/runs/prune") == (route, {"id": "prune"})
     for path in ("/v2/runs", "/v2/runs/a/b", "/v2/runs/a/", "v2/runs/a", "/V2/runs/a", "/x/runs/a"):

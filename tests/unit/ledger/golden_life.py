@@ -21,6 +21,7 @@ from ledger.facts import Facts
 from ledger.postings import change
 from ledger.reservation import EXTERNAL, RUN, CgroupIdentity, Owner, ProcessIdentity
 from ledger.resources import OptionalResources, Resources
+from ledger.rights import ROOT
 from ledger.spec import ResolvedSpec, ResourceSpec
 from ledger.state import Change, Put, State
 from ledger.store import Ledger
@@ -124,7 +125,7 @@ def live(path: Path) -> None:
     life.do(lambda view: transitions.persist_beats(view, {LEASE: 1_020_000}))
     with contextlib.suppress(ImportError):  # since schema 2
         standing = importlib.import_module("ledger.standing")
-        wish = standing.Wish(0, "new disks")
+        wish = standing.Wish(ROOT, "new disks")
         life.do(lambda view: standing.drain(view, wish, life.now))
     with contextlib.suppress(ImportError):  # since schema 3
         namespaces = importlib.import_module("ledger.namespaces")

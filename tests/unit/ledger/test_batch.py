@@ -11,6 +11,7 @@ from ledger.batch import Retried
 from ledger.errors import NotFound, PermissionDenied, RequestIdConflict
 from ledger.release import Asked
 from ledger.reservation import EXTERNAL, Reservation
+from ledger.rights import ROOT, Caller, by_default
 from ledger.state import State
 from tests.unit.ledger.samples import (
     FACTS,
@@ -24,7 +25,8 @@ from tests.unit.ledger.samples import (
     reserve,
 )
 
-OWNER = Asked(1000)
+USER = by_default(1000)
+OWNER = Asked(USER)
 
 
 @pytest.fixture
@@ -52,17 +54,19 @@ def test_a_retry_gets_the_same_lease_and_its_own_token_stands_for_it(state: Stat
     assert state.entry_count() == 1
     lease(state, None)
     with pytest.raises(PermissionDenied):
-        batch.renew_lease(state, "r1", "t1", None, NOW)
-    batch.renew_lease(state, "r1", "t2", None, NOW)
+        batch.renew_lease(state, "r1", "t1", None, NOW, USER)
+    batch.renew_lease(state, "r1", "t2", None, NOW, USER)
 
 
 def test_only_its_own_token_renews_a_lease(state: State) -> None:
     lease(state, "t1")
     now = later(NOW, 0.5)
     with pytest.raises(PermissionDenied, match="does not belong"):
-        batch.renew_lease(state, "r1", "t2", 5_000, now)
-    assert batch.renew_lease(state, "r1", "t1", None, now).puts == ()
-    do(state, batch.renew_lease(state, "r1", "t1", 5_000, now))
+        batch.renew_lease(state, "r1", "t2", 5_000, now, ROOT)
+    with pytest.raises(PermissionDenied, match="the right reserve"):
+        batch.renew_lease(state, "r1", "t1", 5_000, now, Caller(1000, frozenset({"read"})))
+    assert batch.renew_lease(state, "r1", "t1", None, now, USER).puts == ()
+    do(state, batch.renew_lease(state, "r1", "t1", 5_000, now, USER))
     assert state.reservation("r1").expires_boottime_ms == now.boottime_ms + 5_000
 
 

@@ -14,6 +14,7 @@ from ledger.reclaim import EndClaim, plan
 from ledger.refusal import Refusal
 from ledger.reservation import LivenessPolicy
 from ledger.resources import OptionalResources, Resources
+from ledger.rights import ROOT
 from ledger.state import State
 from ledger.tables import Claim
 from tests.unit.ledger.samples import (
@@ -153,7 +154,7 @@ def test_it_grows_only_into_what_is_free_and_shrinks_down_to_what_is_drawn(state
 
 def test_a_draining_node_lets_nothing_grow(state: State) -> None:
     create(state, {"cpu_milli": 1000})
-    do(state, standing.drain(state, standing.Wish(0, "new disks"), NOW))
+    do(state, standing.drain(state, standing.Wish(ROOT, "new disks"), NOW))
     with pytest.raises(AdmissionRefused, match="new disks"):
         update(state, ClaimUpdate({"cpu_milli": 1001}))
     assert update(state, ClaimUpdate({"cpu_milli": 900})).amount == Resources(900)

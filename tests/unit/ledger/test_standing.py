@@ -15,6 +15,7 @@ from ledger.errors import (
     StateConflict,
 )
 from ledger.resources import Resources
+from ledger.rights import ROOT, by_default
 from ledger.standing import Wish
 from ledger.state import State
 from ledger.tables import NODE_KEY, RESERVATIONS, STANDINGS, Standing
@@ -31,7 +32,7 @@ from tests.unit.ledger.samples import (
     rows_of,
 )
 
-WISH = Wish(0, "new disks")
+WISH = Wish(ROOT, "new disks")
 
 
 @pytest.fixture
@@ -76,14 +77,14 @@ def test_a_granted_request_is_found_again_while_the_node_drains(state: State) ->
 def test_draining_again_changes_the_reason_and_not_since_when(state: State) -> None:
     do(state, standing.drain(state, WISH, NOW))
     assert standing.drain(state, WISH, later(NOW, 9)).puts == ()
-    do(state, standing.drain(state, Wish(0, "new kernel"), later(NOW, 9)))
+    do(state, standing.drain(state, Wish(ROOT, "new kernel"), later(NOW, 9)))
     assert state.standing() == Standing("draining", "new kernel", "uid:0", NOW.wall_ms)
 
 
 def test_an_undrained_node_takes_new_work(state: State) -> None:
-    assert standing.undrain(state, 0).puts == ()
+    assert standing.undrain(state, ROOT).puts == ()
     do(state, standing.drain(state, WISH, NOW))
-    do(state, standing.undrain(state, 0))
+    do(state, standing.undrain(state, ROOT))
     assert state.standing() is None
     reserve(state, proposal("r1", ask(cpu=100)))
 
@@ -110,12 +111,12 @@ def test_a_claim_or_a_ticket_is_something_left(state: State) -> None:
 
 def test_a_retired_node_never_comes_back(state: State) -> None:
     do(state, standing.retire(state, WISH, NOW))
-    assert standing.retire(state, Wish(0, "again"), NOW).puts == ()
+    assert standing.retire(state, Wish(ROOT, "again"), NOW).puts == ()
     assert _refusal(state).message == "this node is retired: new disks"
     with pytest.raises(StateConflict, match="was retired at"):
         standing.drain(state, WISH, NOW)
     with pytest.raises(StateConflict, match="was retired at"):
-        standing.undrain(state, 0)
+        standing.undrain(state, ROOT)
     with pytest.raises(NodeRetired, match=r"node n was retired at .*: new disks"):
         standing.require_in_service(state, "n")
 
@@ -128,12 +129,12 @@ def test_any_other_node_is_in_service(state: State) -> None:
 
 def test_only_root_may_and_only_with_a_reason(state: State) -> None:
     with pytest.raises(PermissionDenied):
-        Wish(1000, "new disks")
+        Wish(by_default(1000), "new disks")
     with pytest.raises(PermissionDenied):
-        standing.undrain(state, 1000)
+        standing.undrain(state, by_default(1000))
     for reason in ("", " ", "two\nlines", "x" * 257):
         with pytest.raises(InvalidArgument, match="reason"):
-            Wish(0, reason)
+            Wish(ROOT, reason)
 
 
 def test_the_checker_knows_what_a_standing_may_be(state: State) -> None:

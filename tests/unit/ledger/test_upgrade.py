@@ -12,6 +12,7 @@ from ledger import checkpoint as checkpoint_file
 from ledger import codec, reader, standing, transitions
 from ledger.errors import LedgerCorrupt
 from ledger.files import Folder
+from ledger.rights import ROOT
 from ledger.standing import Wish
 from ledger.store import Ledger
 from ledger.testing import ManualClock
@@ -59,7 +60,7 @@ def test_it_is_rewritten_at_the_first_opening(path: Path) -> None:
     with Ledger.open(path, CLOCK()) as ledger:
         assert _schema(path) == codec.SCHEMA
         assert ledger.generation == 2
-        wish = Wish(0, "new disks")
+        wish = Wish(ROOT, "new disks")
         ledger.commit(lambda view: standing.drain(view, wish, CLOCK()), CLOCK())
         row = ledger.state.standing()
     assert row is not None
