@@ -171,6 +171,12 @@ class OutputIncomplete(ClientError):
     code = "output_incomplete"
 
 
+class LeaseLost(ClientError):
+    """A lease ended while somebody relied on it: its time was over, or another one took it."""
+
+    code = "lease_lost"
+
+
 class ProtocolError(ClientError):
     """The daemon's answer could not be understood."""
 

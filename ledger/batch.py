@@ -40,7 +40,11 @@ def reserve_lease(
     if change.puts or proposal.token_sha256 is None:
         return change
     return transitions.replace_token(
-        view, granted.id, proposal.token_sha256, f"uid:{proposal.owner.uid}"
+        view,
+        granted.id,
+        proposal.token_sha256,
+        f"uid:{proposal.owner.uid}",
+        proposal.owner_process,
     )
 
 

@@ -48,6 +48,7 @@ CODES: Mapping[str, CodeRow] = {
     "storage_reserve_error": CodeRow(None, 125, retryable=False, waitable=False),
     "run_stopped": CodeRow(None, 125, retryable=False, waitable=False),
     "output_incomplete": CodeRow(None, 125, retryable=False, waitable=False),
+    "lease_lost": CodeRow(None, 125, retryable=False, waitable=False),
     "daemon_unreachable": CodeRow(None, 6, retryable=True, waitable=False),
     "ledger_corrupt": CodeRow(503, 7, retryable=False, waitable=False),
     "ledger_too_new": CodeRow(503, 7, retryable=False, waitable=False),

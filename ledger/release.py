@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger import rights, transitions
-from ledger.errors import InvalidArgument, StateConflict
+from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
 from ledger.reservation import RESERVED, RUNNING, STARTING, STOPPING, Reservation
 from ledger.state import Change
 from ledger.units import format_rfc3339
@@ -34,6 +34,8 @@ _BY = "released by uid "
 class Asked:
     """A wish to release: who has it, and whether what runs shall be stopped, and why.
 
+    With `token_sha256` it is one of a lease's holder, and holds for no later holder's lease.
+
     Raises:
         InvalidArgument: `force` without a reason, or a reason that no table could show.
     """
@@ -41,6 +43,7 @@ class Asked:
     caller: Caller
     force: bool = False
     reason: str | None = None
+    token_sha256: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a reason that can't be kept."""
@@ -120,10 +123,12 @@ def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
         asked: The wish.
         runs: Whether a process of its sandbox lives or may come to life, as the caller has seen.
     Raises:
-        PermissionDenied: It is somebody else's.
+        PermissionDenied: It is somebody else's, or the token is not the lease's.
         StateConflict: It runs, and *asked* has no force.
     """
     require_right(asked, row.id, row.owner.uid, row.namespace)
+    if asked.token_sha256 not in {None, row.token_sha256}:
+        raise PermissionDenied(f"the token does not belong to reservation {row.id}")
     if not row.is_sandbox:
         return UNCHARGE
     if not runs or is_note(row.reason):  # a forced release that was begun goes on

@@ -285,9 +285,26 @@ def renew(view: State, reservation_id: str, ttl_ms: int, now: Now) -> Change:
     return _advance(view, reservation_id, "renew", expires_boottime_ms=deadline)
 
 
-def replace_token(view: State, reservation_id: str, token_sha256: str, by: str) -> Change:
-    """Let another token stand for the owner; the one before it is worth nothing from now on."""
-    return _advance(view, reservation_id, "replace-token", by=by, token_sha256=token_sha256)
+def replace_token(
+    view: State,
+    reservation_id: str,
+    token_sha256: str,
+    by: str,
+    owner_process: ProcessIdentity | None = None,
+) -> Change:
+    """Let another token and process stand for the owner; those before are worth nothing from now.
+
+    Whoever asks again under a request id holds the lease from then on: the process that asked
+    first may be gone.
+    """
+    return _advance(
+        view,
+        reservation_id,
+        "replace-token",
+        by=by,
+        token_sha256=token_sha256,
+        owner_process=owner_process,
+    )
 
 
 def observe_node(view: State, node: Node) -> Change:

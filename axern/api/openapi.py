@@ -44,7 +44,7 @@ def openapi(version: str, routes: list[tuple[str, str, Verb, str, type[Body] | N
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema
             operation["requestBody"] = {
-                "required": True,
+                "required": method != "DELETE",
                 "content": {"application/json": {"schema": _reference(model)}},
             }
         paths.setdefault(path, {})[method.lower()] = operation

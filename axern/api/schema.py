@@ -247,9 +247,9 @@ class PruneRequest(Body):
 
 
 class OwnerProcess(Body):
-    """The process that a lease belongs to, as the client knows it."""
+    """The process that a lease belongs to, as the daemon counts them; the one that asks if null."""
 
-    pid: Annotated[int, Field(ge=1, le=2**22)]
+    pid: Annotated[int, Field(ge=1, le=2**22)] | None
 
 
 class ReserveRequest(Demanding):
@@ -286,6 +286,12 @@ class HeartbeatRequest(Body):
 
     token: Annotated[str, Field(max_length=128)]
     ttl_ms: Milliseconds | None = None
+
+
+class ReleaseRequest(Body):
+    """Release a lease as its holder: if somebody else holds it by now it stays."""
+
+    token: Annotated[str, Field(max_length=128)] | None = None
 
 
 Model = TypeVar("Model", bound=Body)

@@ -44,6 +44,7 @@ def reservation_view(
     Deadlines and beats are kept on clocks that nobody can set, and shown as the wall clock of now.
     """
     expires_ms = reservation.expires_boottime_ms
+    latest_ms = reservation.expires_limit_boottime_ms
     return {
         "id": reservation.id,
         "namespace": reservation.namespace,
@@ -63,6 +64,7 @@ def reservation_view(
         "lane": reservation.lane,
         "created_at": format_rfc3339(reservation.created_wall_ms),
         "expires_at": _wall(expires_ms, now.boottime_ms, now.wall_ms),
+        "latest_expiry_at": _wall(latest_ms, now.boottime_ms, now.wall_ms),
         "last_heartbeat_at": _wall(beat_monotonic_ms, now.monotonic_ms, now.wall_ms),
         "request_id": reservation.request_id,
         "reason": reservation.reason,
@@ -95,6 +97,7 @@ def ended_view(row: Reservation, now: Now) -> Json:
         "liveness": None,
         "charged": dict.fromkeys(view["charged"], 0),
         "expires_at": None,
+        "latest_expiry_at": None,
     }
 
 

@@ -119,7 +119,7 @@ class BatchService:
 
         def told(row: Reservation) -> Json:
             self._parts.heartbeats.beat(row.id, self._parts.clock())
-            return {"reservation": self._parts.view(row), "token": token}
+            return {**self._leases.told(row), "token": token}
 
         return operation, told, proposal
 
@@ -168,7 +168,7 @@ class BatchService:
 
         def told(row: Reservation) -> Json:
             self._parts.heartbeats.beat(row.id, now)
-            return {"reservation": self._parts.view(row)}
+            return self._leases.told(row)
 
         return operation, told, None
 

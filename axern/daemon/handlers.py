@@ -21,6 +21,7 @@ from axern.daemon.lease_service import LeaseService
 from axern.daemon.log_service import LogService
 from axern.daemon.namespace_routes import NamespaceRoutes
 from axern.daemon.node_routes import NodeRoutes
+from axern.daemon.parts import sha256_of
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.routes import Answer, Parameters, Route, Routes, answer_json
 from axern.daemon.run_lists import RunLists
@@ -164,6 +165,7 @@ class Handlers:
                 rights.RELEASE,
                 "release a reservation",
                 self._release,
+                schema.ReleaseRequest,
             ),
             Route(
                 "POST",
@@ -287,15 +289,21 @@ class Handlers:
 
     async def _release(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "force", "reason", "grace_ms")
-        caller = self._parts.grants.caller(request.peer)
-        asked = Asked(caller, queries.flag(query, "force"), query.get("reason"))
+        body = schema.parse(schema.ReleaseRequest, request.json() if request.body else {})
+        asked = Asked(
+            self._parts.grants.caller(request.peer),
+            queries.flag(query, "force"),
+            query.get("reason"),
+            None if body.token is None else sha256_of(body.token),
+        )
         grace_ms = queries.grace_ms(query)
         over, answer = await self._releases.release(parameters["id"], asked, grace_ms)
         return answer_json(200 if over else 202, answer)
 
     async def _heartbeat(self, request: Request, parameters: Parameters) -> Answer:
         body = schema.parse(schema.HeartbeatRequest, request.json())
-        return answer_json(200, await self._leases.heartbeat(parameters["id"], body, request.peer))
+        found = self._parts.resolve_id(parameters["id"])
+        return answer_json(200, await self._leases.heartbeat(found, body, request.peer))
 
     def _marked(self, value: dict[str, Any]) -> Response:
         """Return what was read of the ledger, with a word on whether it can be trusted."""

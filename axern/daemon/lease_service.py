@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, sha256_of
 from axern.host import process
-from ledger import rights, transitions
-from ledger.batch import lease_thing
+from ledger import batch, transitions
 from ledger.errors import InvalidArgument
 from ledger.limit_range import resolve_lease
-from ledger.reservation import EXTERNAL, Owner, Reservation
+from ledger.reservation import EXTERNAL, Owner
+from ledger.units import format_duration_ms
 
 if TYPE_CHECKING:
     from axern.api.messages import Peer
     from axern.api.schema import HeartbeatRequest, ReserveRequest
+    from ledger.reservation import ProcessIdentity, Reservation
 
 
 class LeaseService:
@@ -43,10 +44,20 @@ class LeaseService:
                 reservation_id=reservation.id,
                 token_sha256=sha256_of(token),
                 by=f"uid:{peer.uid}",
+                owner_process=proposal.owner_process,
             )
             reservation = cast("Reservation", await self._parts.committer.submit(operation))
         self._parts.heartbeats.beat(reservation.id, self._parts.clock())
-        return {"reservation": self._parts.view(reservation), "token": token}
+        return {**self.told(reservation), "token": token}
+
+    def told(self, reservation: Reservation) -> Json:
+        """Return what its holder is told of a lease: the row, and how long it lasts from now on.
+
+        A duration, since the wall clocks of holder and daemon prove nothing to each other.
+        """
+        view, ends_ms = self._parts.view(reservation), reservation.expires_boottime_ms
+        left_ms = None if ends_ms is None else max(0, ends_ms - self._parts.clock().boottime_ms)
+        return {"reservation": view, "expires_in_ms": left_ms}
 
     def proposal(
         self, body: ReserveRequest, peer: Peer, token: str, request_id: str | None
@@ -59,14 +70,13 @@ class LeaseService:
         spec = body.spec()
         bounds = self._parts.ledger.state.limit_range(body.namespace)
         resolved = resolve_lease(spec, self._parts.defaults, bounds)
-        owner_process = None
-        if body.owner_process is not None:
-            owner_process = process.identify(body.owner_process.pid)
-            if owner_process is None:
-                raise InvalidArgument(
-                    f"owner_process.pid: no process has the number {body.owner_process.pid}"
-                )
         longest_ms = self._parts.settings.lease_max_lifetime_ms
+        if (body.max_lifetime_ms or 0) > longest_ms:
+            raise InvalidArgument(
+                f"max_lifetime_ms: no lease of this node lasts longer than "
+                f"{format_duration_ms(longest_ms)}",
+                hint="ask for less, or have lease_max_lifetime raised",
+            )
         return transitions.Proposal(
             id=secrets.token_hex(ID_LENGTH // 2),
             namespace=body.namespace,
@@ -76,9 +86,9 @@ class LeaseService:
             digest=digest_of(body.model_dump(mode="json")) if request_id else "",
             enforced=False,
             request_id=request_id,
-            owner_process=owner_process,
+            owner_process=_owner_process(body, peer),
             ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
-            max_lifetime_ms=min(body.max_lifetime_ms or longest_ms, longest_ms),
+            max_lifetime_ms=body.max_lifetime_ms or longest_ms,
             token_sha256=sha256_of(token),
         )
 
@@ -89,15 +99,34 @@ class LeaseService:
             PermissionDenied: The token is not the lease's.
             NotFound: It has ended.
         """
-        reservation = self._parts.ledger.state.reservation(reservation_id)
-        expected = reservation.token_sha256 or ""
-        fits = secrets.compare_digest(sha256_of(body.token), expected)
-        self._parts.require(rights.RENEW, peer, lease_thing(reservation, token_fits=fits))
         now = self._parts.clock()
-        if body.ttl_ms is not None:
-            operation = partial(
-                transitions.renew, reservation_id=reservation_id, ttl_ms=body.ttl_ms, now=now
-            )
-            reservation = cast("Reservation", await self._parts.committer.submit(operation))
+        # The token is looked at where the deadline moves: it may be replaced at any moment.
+        operation = partial(
+            batch.renew_lease,
+            reservation_id=reservation_id,
+            token_sha256=sha256_of(body.token),
+            ttl_ms=body.ttl_ms,
+            now=now,
+            caller=self._parts.grants.caller(peer),
+        )
+        if body.ttl_ms is None:
+            reservation = operation(self._parts.ledger.state).result
+        else:
+            reservation = await self._parts.committer.submit(operation)
         self._parts.heartbeats.beat(reservation_id, now)
-        return {"reservation": self._parts.view(reservation)}
+        return self.told(cast("Reservation", reservation))
+
+
+def _owner_process(body: ReserveRequest, peer: Peer) -> ProcessIdentity | None:
+    """Return the process that *body* names as the owner, by default the one that asks.
+
+    Raises:
+        InvalidArgument: There is no such process.
+    """
+    if body.owner_process is None:
+        return None
+    pid = peer.pid if body.owner_process.pid is None else body.owner_process.pid
+    found = process.identify(pid)
+    if found is None:
+        raise InvalidArgument(f"owner_process.pid: no process has the number {pid}")
+    return found

@@ -75,6 +75,7 @@ class FakeDaemon:
         self.requests: list[tuple[str, str, Json | None]] = []
         self.refusal: tuple[int, Json] | None = None
         self.decision: Json = {}
+        self.lease: Json = {}
         self.lose_answers = 0  # to POST: that many are carried out and then not answered
         self.cut_streams: list[int] = []  # each stream ends after that many bytes, without an end
         self.silent = False
@@ -305,6 +306,8 @@ class Handler(BaseHTTPRequestHandler):
             self.page(int(query.get("limit", 100)), int(query.get("cursor", 0)))
         elif words[0] == "runs" and len(words) > 1:
             self.one_run(words[1], query, stream=len(words) > 2)
+        elif words == ["reservations"] and self.command == "POST":
+            self.answer(201, fake.lease)
         elif words == ["explain"]:
             self.answer(200, {"decision": fake.decision})
         elif self.command == "POST":

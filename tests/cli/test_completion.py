@@ -119,7 +119,7 @@ SHELLS = {"bash": in_bash, "zsh": in_zsh, "fish": in_fish}
 @pytest.mark.parametrize(
     ("line", "completed"),
     [
-        ("axern reserv", "axern reservations"),
+        ("axern reserva", "axern reservations"),
         ("axern run --runt", "axern run --runtime-class"),
         ("axern node status --output=j", "axern node status --output=json"),
         ("axern node status -o j", "axern node status -o json"),

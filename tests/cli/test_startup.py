@@ -45,10 +45,15 @@ def loaded(axern: Axern, *words: str) -> set[str]:
         ["run", "--detach", "true"],
         ["run", "list"],
         ["node", "capacity"],
+        ["reserve", "--request-cpu", "1"],
+        ["reserve", "--ttl", "5m", "--", "true"],
         ["__complete", "--", "run", "get", ""],
     ],
 )
 def test_with_a_daemon(axern: Axern, fake: FakeDaemon, words: list[str]) -> None:
+    row = {"id": "4f" * 16, "namespace": "default", "requests": {}}
+    ends = dict.fromkeys(("expires_at", "latest_expiry_at"))
+    fake.lease = {"reservation": row | ends, "token": "secret", "expires_in_ms": 600_000}
     assert loaded(axern, *words) & (COSTLY | NOT_WITH_A_DAEMON) == set()
 
 

@@ -273,9 +273,15 @@ def goes_on(run_id: str) -> str:
 
 
 def submit(where: Where, body: Json) -> Json:
-    """Return the run that *body* asks for.
+    """Return the run that *body* asks for; raises as `insist` does."""
+    run: Json = insist(where, "/v2/runs", body)["run"]
+    return run
 
-    A request that may have arrived is repeated under its request id, so it never runs twice.
+
+def insist(where: Where, path: str, body: Json) -> Json:
+    """Return the answer to the POST of *body*, which has a request id.
+
+    A request that may have arrived is repeated under its request id, so it is done only once.
 
     Raises:
         DaemonUnreachable: Nobody was there from the start, or not for `RECONNECT_S` afterwards.
@@ -286,8 +292,7 @@ def submit(where: Where, body: Json) -> Json:
     while True:
         try:
             with where.reach() as client:
-                run: Json = client.request("POST", "/v2/runs", body)["run"]
-                return run
+                return client.request("POST", path, body)
         except ConnectionLost as error:
             may_have_arrived = True
             patience.wait(error)

@@ -18,6 +18,7 @@ _WORDS = {
     "label": "--label",
     "labels": "--label",
     "limit": "--limit",
+    "max_lifetime_ms": "--max-lifetime",
     "name": "NAME",
     "namespace": "--namespace",
     "older_than_ms": "--older-than",
@@ -36,6 +37,7 @@ _WORDS = {
     "tail": "--tail",
     "template": "--template",
     "timeout_ms": "--timeout",
+    "token": "--token",
     "ttl_ms": "--ttl",
     "user": "--user",
 }

@@ -26,6 +26,7 @@ TOP = {
     "node": "node:NODE",
     "template": "template:TEMPLATE",
     "ledger": "ledger:LEDGER",
+    "reserve": "reserve:RESERVE",
     "explain": "explain:EXPLAIN",
     "whoami": "root:WHOAMI",
     "version": "root:VERSION",

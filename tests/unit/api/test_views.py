@@ -22,7 +22,7 @@ NAMES = [dimension.name for dimension in DIMENSIONS]
 RESERVATION_KEYS = {
     "id", "namespace", "owner", "phase", "liveness", "runtime_class", "requests", "limits",
     "charged", "enforced", "gpu_device", "lane", "created_at", "expires_at", "last_heartbeat_at",
-    "request_id", "reason",
+    "request_id", "reason", "latest_expiry_at",
 }  # fmt: skip
 AMOUNT_KEYS = {
     "capacity", "system_reserve", "allocatable", "effective_allocatable", "committed", "held",
@@ -58,7 +58,7 @@ def test_a_reservation_of_which_little_is_known() -> None:
     unknown = {key for key, value in view.items() if value is None}
     assert unknown == {
         "runtime_class", "gpu_device", "lane", "expires_at", "last_heartbeat_at", "request_id",
-        "reason",
+        "reason", "latest_expiry_at",
     }  # fmt: skip
     for side in ("requests", "limits", "charged"):
         assert list(view[side]) == NAMES
@@ -73,6 +73,7 @@ def test_a_reservation_of_which_all_is_known() -> None:
         small_proposal(1, ttl_ms=60_000),
         runtime="runc",
         token_sha256="a" * 64,
+        max_lifetime_ms=120_000,
         owner_process=ProcessIdentity("boot-1", 7, 8),
     )
     state, row = reserved(clock, proposal)
@@ -85,6 +86,7 @@ def test_a_reservation_of_which_all_is_known() -> None:
     assert {key for key, value in view.items() if value is None} == {"gpu_device"}
     assert view["created_at"] == "2023-11-14T22:13:20.000Z"
     assert view["expires_at"] == "2023-11-14T22:14:20.000Z"
+    assert view["latest_expiry_at"] == "2023-11-14T22:15:20.000Z"
     assert view["last_heartbeat_at"] == "2023-11-14T22:13:10.000Z"
     text = json.dumps(view)
     assert "a" * 64 not in text
