@@ -55,6 +55,10 @@ class QuotaError(HostError):
     code = "storage_reserve_error"
 
 
+class NetworkError(HostError):
+    """An interface, address, route or firewall rule could not be made, read or removed."""
+
+
 class ProcessError(HostError):
     """A process is not where it must be."""
 

@@ -171,6 +171,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags))
 
 
+def setns(fd: int, kind: int) -> None:
+    """Move this thread into the namespace that *fd* has open, which is of the CLONE_NEW* *kind*."""
+    _check(_libc.setns(fd, kind))
+
+
 def syncfs(fd: int) -> None:
     """Write everything of the file system that *fd* lies on to the disk."""
     _check(_libc.syncfs(fd))

@@ -57,7 +57,7 @@ HOMES = {
         "axern.api.namespace_schema",
     ),
     "pynvml": ("axern.host.gpu",),
-    "pyroute2": ("axern.host.network",),
+    "pyroute2": ("axern.host.network_survey",),
     "rich": ("axern.cli",),
     "typer": ("axern.cli",),
     "yaml": ("axern.cli.actions.strict_yaml",),
