@@ -79,11 +79,14 @@ def processes_with(canary: bytes) -> dict[int, str]:
 def told_to_a_stranger(lab: DaemonLab, run_id: str) -> str:
     """Return all that another user may read over the API."""
     targets = [
-        target.replace("{id}", run_id).replace("{name}", "busybox")
+        target.replace("{id}", run_id)
+        .replace("{name}", "busybox")
+        .replace("{namespace}", "default")
         for target, operations in lab.request("GET", "/v2/openapi.json")["paths"].items()
         if "get" in operations
     ]
     assert len(targets) > 6
+    targets.append(f"/v2/reservations/{run_id}?evidence=true&history=true")
     arguments = [lab.socket, str(STRANGER), *targets]
     done = subprocess.run(
         [sys.executable, "-c", ASK, *arguments], capture_output=True, check=False, timeout=60

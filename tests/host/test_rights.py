@@ -126,16 +126,16 @@ class Things:
     def _body(self, method: str, path: str, whose: str) -> Any:
         if method in ("GET", "DELETE"):
             return None
-        more = {
+        others: dict[str, dict[str, Any]] = {
             "team": {"all_users": True, "namespace": "team-a"},
             "far": {"all_users": True},
-        }.get(whose, {})
+        }
         rootfs = {"rootfs": "/none"} if whose == "rootfs" else {}
         release = {"release": {"id": self.leases.get(f"batch-{whose}")}}
         bounds = {"maximum": {"memory_bytes": 2**50}}
         return {
             "/v2/explain": {"command": ["true"], **RUN},
-            "/v2/runs/prune": {"dry_run": True, **more},
+            "/v2/runs/prune": {"dry_run": True, **others.get(whose, {})},
             "/v2/runs/{id}/stdin": "words",
             "/v2/runs": {"command": ["true"], **RUN, **rootfs},
             "/v2/reservations": {"requests": SMALL},
