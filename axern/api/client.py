@@ -1,36 +1,31 @@
 """The client's end of the API: HTTP/1.1 over a unix socket with no library behind it.
 
 The standard library's HTTP client costs every command 20 ms of imports, for mail headers and TLS
-that a local socket never sees, and `socket` 6 ms more than `_socket`, on which it stands. Decoding
-is pure, in `decoding`; `Client` owns the socket and turns whatever goes wrong on it into the errors
-of `axern.errors`.
+that a local socket never sees, and `socket` 6 ms more than `_socket`, on which it stands. What is
+said is pure, in `wire` and `decoding`; `Client` owns the socket and turns whatever goes wrong on it
+into the errors of `axern.errors`.
 """
 
 from __future__ import annotations
 
 import _socket
-import json
 import os
 import time
 from collections.abc import Iterator
 
-from axern.api import frames
-from axern.api.decoding import (
-    LINE_LIMIT_BYTES,
-    LONGEST_NUMBER,
-    ChunkedDecoder,
-    Event,
-    EventParser,
-    FramedEvents,
-)
+from axern.api import frames, wire
+from axern.api.decoding import LINE_LIMIT_BYTES, ChunkedDecoder, Event
+from axern.api.wire import ApiError, ConnectionLost
 from axern.errors import DaemonUnreachable, ProtocolError
-from ledger.errors import AxernError, InvalidArgument, PermissionDenied
+from ledger.errors import InvalidArgument, PermissionDenied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
     Json = dict[str, Any]
+
+__all__ = ["ApiError", "Client", "ConnectionLost"]
 
 HEALTH_TIMEOUT_S = 2.0
 """A daemon that says nothing for this long counts as down."""
@@ -47,20 +42,6 @@ _CONNECT_RETRY_S = 0.01
 _LONGEST_PATH = 107
 """Source: unix(7), sun_path less its NUL."""
 _SHOWN_LENGTH = 64
-
-
-class ConnectionLost(DaemonUnreachable):
-    """The connection broke after a request was sent, so that it may have been carried out."""
-
-
-class ApiError(AxernError):
-    """The daemon said no; `error` is its structure, whose `code` and `hint` this error has too."""
-
-    def __init__(self, status: int, error: Json) -> None:
-        super().__init__(str(error["message"]), hint=error.get("hint"))
-        self.status = status
-        self.error = error
-        self.code = str(error["code"])
 
 
 class Client:
@@ -122,7 +103,7 @@ class Client:
             raise
         if headers.get("connection") == "close":
             self.close()
-        return _decoded(status, content)
+        return wire.decoded(status, content)
 
     def events(
         self, target: str, *, method: str = "GET", body: Json | None = None
@@ -136,9 +117,8 @@ class Client:
             status, headers = self._send(
                 method, target, body, STREAM_TIMEOUT_S, frames.CONTENT_TYPE
             )
-            kind = headers.get("content-type", "")
-            if kind != frames.CONTENT_TYPE and not kind.startswith("text/event-stream"):
-                _decoded(status, self._whole(headers))
+            if not wire.is_stream(headers):
+                wire.decoded(status, self._whole(headers))
                 raise ProtocolError(f"the daemon answered {target} with no stream")
         except BaseException:
             self.close()
@@ -146,8 +126,7 @@ class Client:
         return self._events(headers)
 
     def _events(self, headers: dict[str, str]) -> Iterator[Event]:
-        framed = headers["content-type"] == frames.CONTENT_TYPE
-        parser = FramedEvents() if framed else EventParser()
+        parser = wire.parser(headers)
         self._silence_s = STREAM_TIMEOUT_S
         try:
             for part in self._content(headers):
@@ -163,18 +142,12 @@ class Client:
         timeout_s: float,
         accept: str = "",
     ) -> tuple[int, dict[str, str]]:
-        content = body if isinstance(body, bytes) else b"" if body is None else _json(body)
-        head = f"{method} {target} HTTP/1.1\r\nHost: axern\r\n"
-        if accept:
-            head += f"Accept: {accept}\r\n"
-        if body is not None:
-            kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
-            head += f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
+        message = wire.request(method, target, body, accept)
         connection = self._socket or self._connect()
         self._silence_s, self._deadline_s = None, time.monotonic() + timeout_s
         connection.settimeout(timeout_s)
         try:
-            connection.sendall(_utf8(head) + b"\r\n" + content)
+            connection.sendall(message)
         except OSError as error:
             # An answer may be there all the same: a server that refuses does not read to the end.
             if isinstance(error, TimeoutError):
@@ -242,12 +215,7 @@ class Client:
                 raise self._lost("closed the connection")
             head += data
         head, _, self._unread = head.partition(b"\r\n\r\n")
-        status, *lines = head.decode("latin-1").split("\r\n")
-        words = status.split(" ", 2)
-        if not words[0].startswith("HTTP/1.") or not words[1:] or not _is_number(words[1]):
-            raise ProtocolError(f"the daemon's answer is not HTTP/1.1: {status[:64]!r}")
-        headers = (line.partition(":") for line in lines)
-        return int(words[1]), {name.lower(): value.strip() for name, _, value in headers}
+        return wire.head(head)
 
     def _whole(self, headers: dict[str, str]) -> bytes:
         content = bytearray()
@@ -258,7 +226,7 @@ class Client:
         return bytes(content)
 
     def _content(self, headers: dict[str, str]) -> Iterator[bytes]:
-        if headers.get("transfer-encoding", "").lower() == "chunked":
+        if wire.is_chunked(headers):
             decoder = ChunkedDecoder()
             while not decoder.done:
                 data = self._receive()
@@ -266,10 +234,7 @@ class Client:
                     raise self._lost("closed the connection")
                 yield decoder.feed(data)
             return
-        length = headers.get("content-length", "")
-        if not _is_number(length):
-            raise ProtocolError("the daemon's answer has no length")
-        left = int(length)
+        left = wire.length(headers)
         while left:
             data = self._receive()
             if not data:
@@ -282,37 +247,3 @@ class Client:
         return ConnectionLost(
             f"the daemon at {self._path} {what}", hint="see its log: the standard error of axernd"
         )
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        odd = text[max(0, error.start - 8) : error.start + 8]
-        raise InvalidArgument(
-            f"{odd!r} is not UTF-8", hint="what a sandbox is given can only be UTF-8"
-        ) from None
-
-
-def _json(body: Json) -> bytes:
-    return _utf8(json.dumps(body, ensure_ascii=False))
-
-
-def _decoded(status: int, content: bytes) -> Json:
-    """Return the object in *content*, or raise what the daemon refused with."""
-    try:
-        answer = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"the daemon answered {status} without JSON") from error
-    if not isinstance(answer, dict):
-        raise ProtocolError(f"the daemon answered {status} without a JSON object")
-    if status < 400:  # noqa: PLR2004 - RFC 9110: from here on it is an error
-        return answer
-    reason = answer.get("error")
-    if not isinstance(reason, dict) or not {"code", "message"} <= reason.keys():
-        raise ProtocolError(f"the daemon answered {status} and did not say why")
-    raise ApiError(status, reason)

@@ -9,6 +9,13 @@ from __future__ import annotations
 
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GONE = frozenset({"not_found", "permission_denied", "state_conflict"})
+"""What a heartbeat is answered with whose lease has ended, or is somebody else's by now."""
+
 BEAT_S = 30.0
 """How often a holder is heard from, where its lease lasts long enough."""
 GRACE_S = 10.0
@@ -48,6 +55,13 @@ class Term:
     def unanswered(self, now_s: float) -> None:
         """Try again soon: the daemon may be restarted just now."""
         self.next_beat_s = now_s + min(_RETRY_S, self._every_s)
+
+    def beat(self, token: str, now_s: float) -> dict[str, Any]:
+        """Return the body of the heartbeat that is sent at *now_s*."""
+        body: dict[str, Any] = {"token": token}
+        if self.wants_renewal(now_s):
+            body["ttl_ms"] = self.ttl_ms
+        return body
 
     def wants_renewal(self, now_s: float) -> bool:
         """Tell whether a beat shall move the deadline too: the first half of it is over soon."""

@@ -91,6 +91,11 @@ RULES = (
         )
         for checker in ("ledger.check", "ledger.contents", "ledger.past")
     ),
+    Rule(
+        "axern.sdk",
+        ("axern.cli", "axern.daemon", "axern.runtime", "axern.host", *LEDGER_IO),
+        "whoever imports it into a program of theirs loads what talks to the daemon, and no more",
+    ),
     Rule("axern.cli", ("axern.daemon",), "siblings meet in axern.api"),
     Rule("axern.daemon", ("axern.cli",), "siblings meet in axern.api"),
     Rule(

@@ -15,7 +15,7 @@ import signal
 import time
 
 from axern.api.client import ApiError
-from axern.api.term import GRACE_S, boottime_s
+from axern.api.term import GONE, GRACE_S, boottime_s
 from axern.cli.output import say
 from axern.errors import DaemonUnreachable, LeaseLost, ProgramNotExecutable, ProgramNotFound
 from axern.host import offspring
@@ -45,8 +45,6 @@ _HANDED_ON = (
 )
 _FROM_KERNEL = 0x80
 """si_code of a signal of the terminal, which the command has got as well. Source: sigaction(2)."""
-_GONE = ("not_found", "permission_denied", "state_conflict")
-"""What a heartbeat is answered with whose lease has ended, or is somebody else's by now."""
 
 
 class Held:
@@ -113,9 +111,7 @@ class Held:
         term, now_s = self._term, boottime_s()
         if now_s >= term.last_call_s:
             return f"the time of lease {self._id} is over"
-        body: Json = {"token": self._token}
-        if term.wants_renewal(now_s):
-            body["ttl_ms"] = term.ttl_ms
+        body = term.beat(self._token, now_s)
         try:
             with self._where.client() as client:
                 answer = client.request(
@@ -125,7 +121,7 @@ class Held:
             self._complain(error)
             term.unanswered(boottime_s())
         except ApiError as error:
-            if error.code in _GONE:
+            if error.code in GONE:
                 self._lost = True
                 return f"lease {self._id} is lost: {error.message}"
             self._complain(error)
@@ -174,7 +170,7 @@ class Held:
                 return
             except AxernError as error:
                 failed = error
-                if error.code in _GONE:
+                if error.code in GONE:
                     return
         say(f"axern: {failed.message}; the daemon ends the lease when it sees that we are gone")
 
