@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger import rights, transitions
-from ledger.errors import InvalidArgument, PermissionDenied, StateConflict
+from ledger.errors import InvalidArgument, StateConflict
 from ledger.reservation import RESERVED, RUNNING, STARTING, STOPPING, Reservation
 from ledger.state import Change
 from ledger.units import format_rfc3339
@@ -128,7 +128,7 @@ def steps(row: Reservation, asked: Asked, *, runs: bool) -> str:
     """
     require_right(asked, row.id, row.owner.uid, row.namespace)
     if asked.token_sha256 not in {None, row.token_sha256}:
-        raise PermissionDenied(f"the token does not belong to reservation {row.id}")
+        raise rights.wrong_token(rights.RELEASE, f"reservation {row.id}")
     if not row.is_sandbox:
         return UNCHARGE
     if not runs or is_note(row.reason):  # a forced release that was begun goes on

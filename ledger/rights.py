@@ -146,13 +146,18 @@ def require(verb: Verb, caller: Caller, thing: Thing) -> None:
     if may(verb, caller, thing.uid, thing.namespace, token_fits=thing.token_fits):
         return
     if TOKEN in verb.whose:
-        raise PermissionDenied(
-            f"the token does not belong to {thing.name}",
-            hint=f"to {verb.words} takes the token that the last answer to its reserve had",
-        )
+        raise wrong_token(verb, thing.name)
     raise PermissionDenied(
         f"{thing.name} {_belongs(verb, thing)}, and you are uid {caller.uid}",
         hint=f"to {verb.words} is for {_those(verb, thing)}; axern whoami shows what you may do",
+    )
+
+
+def wrong_token(verb: Verb, name: str) -> PermissionDenied:
+    """Return the error for a token that is not, or no longer, the one of *name*."""
+    return PermissionDenied(
+        f"the token does not belong to {name}",
+        hint=f"to {verb.words} takes the token that the last answer to its reserve had",
     )
 
 

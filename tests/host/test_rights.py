@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.host.daemon import DaemonLab, daemon_lab
-from tests.host.identities import IDENTITIES, KEYS, LAUNCHERS, OTHER, Identity
+from tests.host.identities import IDENTITIES, KEYS, LAUNCHERS, OTHER, READERS, Identity
 
 pytestmark = pytest.mark.host
 
@@ -295,6 +295,13 @@ def test_holders_are_named_to_those_who_may_see_them(lab: DaemonLab) -> None:
         "root": True, "admin": True, "lead": True, "member": False, "reader": False, "other": True,
     }  # fmt: skip
     OTHER.ask(lab, ("DELETE", f"/v2/reservations/{made['reservation']['id']}", None))
+
+
+def test_with_too_many_groups_to_ask_for_none_counts_but_the_primary_one(lab: DaemonLab) -> None:
+    for count, given in ((255, ["read"]), (256, [])):
+        many = Identity("many", 2006, (READERS, *range(10_000, 10_000 + count)))
+        ((_, answer),) = many.ask(lab, ("GET", "/v2/whoami", None))
+        assert answer["you"]["rights"] == given
 
 
 def test_everybody_may_ask_what_they_may(lab: DaemonLab) -> None:
