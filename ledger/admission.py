@@ -28,7 +28,7 @@ from ledger.resources import DIMENSIONS, Resources, dimension_of, gpu_pool, pool
 from ledger.state import HEADROOM, claimed_account, committed_account
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ledger.clock import Now
     from ledger.facts import Facts
@@ -108,7 +108,7 @@ def evaluate(
         *_claim_shortfalls(view, demand.namespace, asked),
         *_node_shortfalls(free, node, facts, asked, device),
         *_observed_shortfalls(free, node, facts, demand),
-        *(exposure.shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
+        *(_exposure_shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
     )
     if reasons or shortfalls:
         return refuse(view, facts, now, reasons, shortfalls)
@@ -278,6 +278,13 @@ def _observed_shortfalls(
         if memory > room:
             found.append(short(NODE_MEMORY_USE, "memory_bytes", memory, limit, room))
     return found
+
+
+def _exposure_shortfalls(
+    view: State, node: Node, demand: Demand, policy: AdmissionPolicy
+) -> Iterator[Shortfall]:
+    claimed = view.account(claimed_account(demand.namespace))
+    return exposure.shortfalls(view, node, demand, claimed, policy)
 
 
 def _sum_over_devices(view: State, account: str, dimension: Dimension) -> int:

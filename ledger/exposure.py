@@ -13,7 +13,7 @@ from ledger.refusal import NODE_EXPOSURE, short
 from ledger.reservation import RETIRING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ledger.admission import AdmissionPolicy, Demand
     from ledger.refusal import Shortfall
@@ -73,9 +73,17 @@ def whole_of(node: Node, name: str) -> int:
 
 
 def shortfalls(
-    view: State, node: Node, demand: Demand, policy: AdmissionPolicy
+    view: State,
+    node: Node,
+    demand: Demand,
+    claimed: Mapping[str, int],
+    policy: AdmissionPolicy,
 ) -> Iterator[Shortfall]:
-    """Yield each dimension in which *demand* would take the exposure over its bound."""
+    """Yield each dimension in which *demand* would take the exposure over its bound.
+
+    One that can use no more of it than its namespace has *claimed* and not drawn, by pool, is never
+    over it.
+    """
     for name, numerator, denominator in policy.max_exposure:
         whole = whole_of(node, name)
         most: int | None = getattr(demand.requests, name)
@@ -86,5 +94,5 @@ def shortfalls(
         wanted = whole if most is None else most
         limit = whole * numerator // denominator
         room = limit - view.exposure().amount(name, whole)
-        if wanted and wanted > room:
+        if wanted and wanted > room and wanted > claimed.get(name, 0):
             yield short(NODE_EXPOSURE, name, wanted, limit, room)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ledger import drawdown
 from ledger.admission import Demand, evaluate
 from ledger.capacity import node_of
+from ledger.exposure import LIMITED
 from ledger.refusal import Refusal
 from ledger.reservation import Reservation
 from ledger.resources import DIMENSIONS, OptionalResources, Resources
@@ -26,6 +27,8 @@ STEADY = (
     *("start", "run", "stop", "retire", "retire", "release", "quota", "ticket"),
     *("claim",) * 3,
 )
+TIGHT = replace(POLICY, max_exposure=tuple((name, 1, 2) for name in LIMITED))
+"""Half of what there is may be used by all together: the bound goes behind what is claimed."""
 PARTS = st.tuples(*(st.integers(0, 8) for _ in DIMENSIONS))
 
 
@@ -52,12 +55,12 @@ def broken_promises(state: State, parts: tuple[int, ...]) -> list[tuple[str, str
         wanted = Resources(
             *(amount * part // 8 for amount, part in zip(rest.amounts(), parts, strict=True))
         )
-        decision = evaluate(state, FACTS, Demand(namespace, wanted), NOW, POLICY)
+        decision = evaluate(state, FACTS, Demand(namespace, wanted), NOW, TIGHT)
         if isinstance(decision, Refusal):
             found += [
                 (namespace, short.dimension)
                 for short in decision.shortfalls
-                if short.gate in ("node", "namespace-claim")
+                if short.gate in ("node", "namespace-claim", "node-exposure")
             ]
     return found
 
@@ -126,6 +129,7 @@ def test_crowded_lives_keep_the_law() -> None:
         ("ledger.transitions.drawdown_put", give_back_too_early),
         ("ledger.transitions.drawdown_put", lambda *_: ()),
         ("ledger.claims._over_node", lambda *_: ()),
+        ("ledger.admission.claimed_account", lambda _: "nobody's"),
     ],
 )
 def test_control_a_broken_claim_is_caught(

@@ -16,7 +16,18 @@ from ledger.state import State
 from ledger.transitions import Proposal
 from ledger.why import Case, Way
 from tests.property.cases import questions
-from tests.unit.ledger.samples import FACTS, GIB, NOW, POLICY, ask, do, host_state, proposal
+from tests.unit.ledger.samples import (
+    FACTS,
+    GIB,
+    NOW,
+    POLICY,
+    add_claim,
+    add_namespace,
+    ask,
+    do,
+    host_state,
+    proposal,
+)
 
 TWICE = AdmissionPolicy(max_exposure=(("memory_bytes", 2, 1),))
 
@@ -113,3 +124,18 @@ def test_a_demand_of_a_lease_has_no_limits() -> None:
     assert transitions.demand_of(with_limit("l", None, kind=EXTERNAL)).limits is None
     wanted = transitions.demand_of(with_limit("r", GIB))
     assert wanted == Demand("default", ask(memory=GIB), (), OptionalResources(None, GIB))
+
+
+def test_what_is_claimed_goes_before_the_bound() -> None:
+    state = host_state()
+    add_namespace(state, "team")
+    add_claim(state, "team", ask(memory=2 * GIB))
+    for number in range(4):
+        admit(state, with_limit(f"r{number}", 8 * GIB))
+    within = Demand("team", ask(memory=GIB), (), OptionalResources(None, 2 * GIB))
+    assert isinstance(evaluate(state, FACTS, within, NOW, TWICE), Admitted)
+    beyond = replace(within, limits=OptionalResources(None, 2 * GIB + 1))
+    for refused in (beyond, replace(within, limits=OptionalResources())):
+        decision = evaluate(state, FACTS, refused, NOW, TWICE)
+        assert isinstance(decision, Refusal)
+        assert [short.gate for short in decision.shortfalls] == [NODE_EXPOSURE]
