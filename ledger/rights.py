@@ -65,6 +65,10 @@ EXPLAIN = Verb("explain", "ask how a run would be decided on", READ)
 RUN = Verb("run", "run a command in a sandbox", LAUNCH)
 RUN_ROOTFS = Verb("run-rootfs", "run from a root file system of one's own", ADMIN)
 WRITE_INPUT = Verb("write-input", "write to the standard input of a run", LAUNCH, (OWNER,))
+EXEC = Verb("exec", "add a command to a running sandbox", LAUNCH, _THEIRS)
+STEER = Verb(
+    "steer", "follow, signal or end a command that was added, also with its token", None, _THEIRS
+)
 TELL_RUN = Verb("tell-run", "read the command, message and output of a run", READ, _THEIRS)
 CANCEL = Verb("cancel", "cancel a run", None, _THEIRS)
 PRUNE = Verb("prune", "remove runs that have ended", READ, _THEIRS)
@@ -81,8 +85,8 @@ STAND = Verb("stand", "drain, undrain and retire the node", ADMIN)
 ADD_TEMPLATE = Verb("add-template", "add and remove templates", ADMIN)
 
 TABLE = (
-    HEAR, SEE, EXPLAIN, RUN, RUN_ROOTFS, WRITE_INPUT, TELL_RUN, CANCEL, PRUNE, HOLD, RENEW, RELEASE,
-    NAME_HOLDER, SET_DEFAULTS, GOVERN, STAND, ADD_TEMPLATE,
+    HEAR, SEE, EXPLAIN, RUN, RUN_ROOTFS, WRITE_INPUT, EXEC, STEER, TELL_RUN, CANCEL, PRUNE, HOLD,
+    RENEW, RELEASE, NAME_HOLDER, SET_DEFAULTS, GOVERN, STAND, ADD_TEMPLATE,
 )  # fmt: skip
 """Every verb there is."""
 

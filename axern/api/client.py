@@ -38,6 +38,8 @@ ANSWER_LIMIT_BYTES = 256 * 1024**2
 """Far more than any daemon sends; who sends more is none, and must not fill our memory."""
 
 _READ_BYTES = 256 * 1024
+_FILES_LIMIT = 4
+_DESCRIPTOR_BYTES = 4
 _CONNECT_RETRY_S = 0.01
 _LONGEST_PATH = 107
 """Source: unix(7), sun_path less its NUL."""
@@ -54,6 +56,8 @@ class Client:
         self._deadline_s = 0.0
         self._socket: _socket.socket | None = None
         self._unread = b""
+        # Where descriptors are put that come beside an answer; None where none may come.
+        self._files: list[int] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +108,22 @@ class Client:
         if headers.get("connection") == "close":
             self.close()
         return wire.decoded(status, content)
+
+    def request_files(self, target: str, body: Json) -> tuple[Json, list[int]]:
+        """Return the answer to a POST of *body*, and the descriptors that came beside it.
+
+        Whoever calls closes them. It may be long in coming. Raises what `request` raises.
+        """
+        files: list[int] = []
+        self._files = files
+        try:
+            return self.request("POST", target, body, timeout_s=STREAM_TIMEOUT_S), files
+        except BaseException:
+            for descriptor in files:
+                os.close(descriptor)
+            raise
+        finally:
+            self._files = None
 
     def events(
         self, target: str, *, method: str = "GET", body: Json | None = None
@@ -199,7 +219,12 @@ class Client:
             raise self._lost("gave no answer in time")
         try:
             self._socket.settimeout(left_s)
-            return self._socket.recv(_READ_BYTES)
+            if self._files is None:
+                return self._socket.recv(_READ_BYTES)
+            room = _socket.CMSG_SPACE(_FILES_LIMIT * _DESCRIPTOR_BYTES)
+            data, beside, _, _ = self._socket.recvmsg(_READ_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
+            self._files += _descriptors(beside)
+            return data
         except TimeoutError as error:
             raise self._lost("gave no answer in time") from error
         except OSError as error:
@@ -247,3 +272,15 @@ class Client:
         return ConnectionLost(
             f"the daemon at {self._path} {what}", hint="see its log: the standard error of axernd"
         )
+
+
+def _descriptors(beside: list[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors in what came *beside* data. Source: unix(7), SCM_RIGHTS."""
+    import sys
+
+    return [
+        int.from_bytes(content[place : place + _DESCRIPTOR_BYTES], sys.byteorder)
+        for level, kind, content in beside
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+        for place in range(0, len(content) - _DESCRIPTOR_BYTES + 1, _DESCRIPTOR_BYTES)
+    ]

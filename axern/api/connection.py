@@ -7,7 +7,9 @@ import os
 import resource
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 
 from axern.api.due import Due
 from axern.api.messages import FilePart, Peer
@@ -136,6 +138,26 @@ class Connection(asyncio.Protocol):
         await self.writable.wait()
         if not self.left.is_set():
             self.transport.write(data)
+
+    def hand_over(self, data: bytes, files: Sequence[FileIO]) -> None:
+        """Send *data* with a descriptor of each of *files* beside its first byte, and close them.
+
+        A client that has not read what was sent before loses the connection: descriptors can't
+        wait in a buffer. Source: unix(7), SCM_RIGHTS.
+        """
+        connection = self.transport.get_extra_info("socket")
+        try:
+            if self.transport.get_write_buffer_size():
+                raise BlockingIOError("the client has not read what came before")
+            with socket.socket(fileno=os.dup(connection.fileno())) as door:
+                sent = socket.send_fds(door, [data], [file.fileno() for file in files])
+        except OSError:
+            self.transport.abort()
+        else:
+            self.transport.write(data[sent:])
+        finally:
+            for file in files:
+                file.close()
 
     async def send_file(self, part: FilePart) -> None:
         """Send *part* as one chunk of a stream; the kernel copies it, we do not.

@@ -57,12 +57,18 @@ class Request:
 @quick
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """A whole answer; the client gets a descriptor of each of *files*, which are closed here."""
 
     status: int
     body: bytes
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    files: tuple[FileIO, ...] = ()
+
+    def drop(self) -> None:
+        """Let go of what nobody is answered with any more."""
+        for file in self.files:
+            file.close()
 
 
 @dataclass(frozen=True, slots=True)

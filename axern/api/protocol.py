@@ -140,10 +140,15 @@ class LimitedProtocol(Connection):
         """Write the answer to the present *exchange*, and go on to what comes behind it."""
         exchange.is_answered = True
         if self.transport.is_closing():
+            response.drop()
             return
         request, last = exchange.request, exchange.is_last or self.is_stream
         head = head_of(response, request.id, last=last)
-        self.transport.write(head if request.method == "HEAD" else head + response.body)
+        data = head if request.method == "HEAD" else head + response.body
+        if response.files:
+            self.hand_over(data, response.files)
+        else:
+            self.transport.write(data)
         self.current = None
         if last:
             self.transport.close()

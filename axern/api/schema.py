@@ -223,6 +223,37 @@ class RunRequest(Demanding):
     )
 
 
+class TerminalSize(Body):
+    """The size of a terminal, in characters."""
+
+    rows: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    columns: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+
+
+class ExecRequest(Body):
+    """Add a process to a running sandbox; what is left out is as its first process has it."""
+
+    command: Annotated[
+        list[Text],
+        Field(min_length=1, max_length=ARGV_ITEMS_LIMIT),
+        AfterValidator(_command),
+    ]
+    env: Annotated[
+        dict[Text, Text], Field(max_length=ENV_ITEMS_LIMIT), AfterValidator(_environment)
+    ] = Field(default_factory=dict)
+    cwd: Path | None = None
+    user: Annotated[str, Field(pattern=USER), AfterValidator(_user)] | None = None
+    kind: Literal["exec", "copy"] = "exec"
+    stdin: bool = False
+    terminal: TerminalSize | None = None
+
+
+class SignalRequest(Body):
+    """Send a process a signal, by its name without SIG."""
+
+    signal: Literal["HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2"]
+
+
 class ExplainRequest(RunRequest):
     """Ask how a run would be decided on; its command, which decides nothing, may be left out."""
 

@@ -102,12 +102,16 @@ class _Application:
             await _stream(response, request.id, connection)
         elif not exchange.is_answered:
             connection.respond(exchange, response)
+        else:
+            response.drop()
 
 
 def _drop(answer: Answer) -> None:
     """Let go of an answer that nobody waits for any more."""
     if isinstance(answer, Later):
         answer.answer.close()
+    elif isinstance(answer, Response):
+        answer.drop()
 
 
 def _told(error: Exception, what: str) -> AxernError:

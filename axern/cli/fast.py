@@ -119,7 +119,9 @@ def _options(
         option, value = _flag(by_flag, word)
         if option.kind == FLAG:
             if value is not None:
-                raise Irregular
+                if word.startswith("--") or value.startswith("-"):
+                    raise Irregular
+                words = [*words[:index], f"-{value}", *words[index:]]  # -it is -i -t
             values[option.name] = True
             continue
         if value is None:

@@ -15,6 +15,7 @@ from axern.api.messages import Request, Response, StreamResponse
 from axern.api.views import refusal_view
 from axern.daemon import queries
 from axern.daemon.batch_service import BatchService
+from axern.daemon.exec_routes import ExecRoutes
 from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
 from axern.daemon.lease_service import LeaseService
@@ -71,11 +72,14 @@ class Handlers:
         self._inspection = Inspection(parts)
         self._service = Service(parts)
         self._templates = TemplateService(parts)
+        execs = ExecRoutes(parts)
+        self._execs = execs.service
         node = NodeRoutes(parts, self._service, self._inspection, self._templates)
         self._routes = Routes(
             (
                 *self._of_runs(),
                 *self._of_reservations(),
+                *execs.routes(),
                 *node.routes(),
                 *NamespaceRoutes(parts).routes(),
                 Route("GET", "/v2/openapi.json", rights.HEAR, "show this document", self._openapi),
@@ -223,7 +227,8 @@ class Handlers:
         found = self._parts.resolve_id(parameters["id"])
         view = self._runs.view(found, request.peer)
         log = await asyncio.to_thread(self._logs.view, found)
-        return self._marked({"run": view, "log": log})
+        execs = await self._execs.of_run(found)
+        return self._marked({"run": view, "log": log, "execs": execs})
 
     async def _write_stdin(self, request: Request, parameters: Parameters) -> Answer:
         query = queries.known(request, "offset", "end")

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from axern.api import schema
-from axern.api.messages import Request, Response, StreamResponse
+from axern.api.messages import Later, Request, Response, StreamResponse
 from ledger.rights import Verb
 
 Parameters = dict[str, str]
-Answer = Response | StreamResponse
+Answer = Response | StreamResponse | Later
 Action = Callable[[Request, Parameters], Awaitable[Answer]]
 
 

@@ -74,6 +74,20 @@ def build(
     Without an *identity* the workload is root, and the runtime finds its home. *devices* are the
     nodes of its GPU, beside which it sees none.
     """
+    return {
+        "ociVersion": OCI_VERSION,
+        "hostname": spec.hostname,
+        "root": {"path": paths.rootfs, "readonly": spec.rootfs_readonly},
+        "process": process(spec, identity),
+        "mounts": _mounts(shows_limits=spec.limits is not None and maps_ids),
+        "linux": _linux(spec, paths, devices, maps_ids=maps_ids),
+    }
+
+
+def process(
+    spec: SandboxSpec, identity: Identity | None, *, terminal: bool = False
+) -> dict[str, Any]:
+    """Return what starts a process of *spec*, its first one or one that is added later."""
     env = dict(spec.env)
     if spec.gpu_device is not None:
         env[VISIBLE_DEVICES] = spec.gpu_device
@@ -83,25 +97,18 @@ def build(
     # Root in a user namespace may not raise a limit above the one that it was started with.
     open_files = min(OPEN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     return {
-        "ociVersion": OCI_VERSION,
-        "hostname": spec.hostname,
-        "root": {"path": paths.rootfs, "readonly": spec.rootfs_readonly},
-        "process": {
-            "terminal": False,
-            "user": _user(identity),
-            "args": list(spec.argv),
-            "env": [f"{name}={value}" for name, value in env.items()],
-            "cwd": spec.cwd,
-            "capabilities": _capabilities(identity),
-            "noNewPrivileges": True,
-            "oomScoreAdj": OOM_SCORE_ADJ,
-            "rlimits": [
-                {"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files},
-                {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
-            ],
-        },
-        "mounts": _mounts(shows_limits=spec.limits is not None and maps_ids),
-        "linux": _linux(spec, paths, devices, maps_ids=maps_ids),
+        "terminal": terminal,
+        "user": _user(identity),
+        "args": list(spec.argv),
+        "env": [f"{name}={value}" for name, value in env.items()],
+        "cwd": spec.cwd,
+        "capabilities": _capabilities(identity),
+        "noNewPrivileges": True,
+        "oomScoreAdj": OOM_SCORE_ADJ,
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "soft": open_files, "hard": open_files},
+            {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+        ],
     }
 
 
@@ -202,7 +209,7 @@ def _device_rule(node: DeviceNode) -> dict[str, Any]:
 
 
 def write(config: dict[str, Any], path: str) -> None:
-    """Write config.json for root's eyes only: environment values may be secrets."""
+    """Write *config* as JSON for root's eyes only: environment values may be secrets."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(config, file, ensure_ascii=False)

@@ -32,6 +32,7 @@ class SandboxPaths:
     group around everything: the runtime is born in `birth` and may move its processes to
     `workload`; only the monitor lives elsewhere, in `monitor`. `stdin_taken` says how much of a
     run's standard input was taken, and `stdin_holder` has the process that keeps its pipe open.
+    `execs` has a folder for each process that was added later, `exec_groups` its helpers.
     """
 
     sandbox_id: str
@@ -55,6 +56,8 @@ class SandboxPaths:
     monitor: Cgroup
     stdin_taken: str
     stdin_holder: Cgroup
+    execs: str
+    exec_groups: Cgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ class Layout:
             monitor=root.child("monitors").child(sandbox_id),
             stdin_taken=f"{folder}/stdin.taken",
             stdin_holder=wall.child("stdin"),
+            execs=f"{folder}/execs",
+            exec_groups=wall.child("execs"),
         )
 
     def prepare(self) -> None:

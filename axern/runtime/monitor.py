@@ -25,10 +25,10 @@ from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import Runtime
 from ledger.reservation import ProcessIdentity
 
-_SHELL = "/bin/sh"
-_ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
+SHELL = "/bin/sh"
+ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
 """A script that takes a control group's folder and a command line."""
-_BORN = f"echo {OOM_SCORE_ADJ} >/proc/self/oom_score_adj && "
+BORN = f"echo {OOM_SCORE_ADJ} >/proc/self/oom_score_adj && "
 """Before the runtime: each of its helpers dies before the daemon, which they would else equal."""
 _ENTER_READING = 'echo 0 >"$0/cgroup.procs" && in="$1" && shift && exec "$@" <"$in"'
 """The same, with a file for standard input in between."""
@@ -85,7 +85,7 @@ def create(
         finally:
             os.close(child_fd)
         failpoint("launch.monitor")
-        init_pid = _read_report(report_fd, deadline_s)
+        init_pid = read_report(report_fd, deadline_s)
     finally:
         os.close(report_fd)
     return _verify(paths, init_pid)
@@ -98,14 +98,14 @@ def _monitor_argv(
     log_segment_bytes: int,
     stdin: str | None,
 ) -> list[str]:
-    argv = [_SHELL, "-c", _ENTER, paths.monitor.folder, conmon, "--api-version", "1"]
+    argv = [SHELL, "-c", ENTER, paths.monitor.folder, conmon, "--api-version", "1"]
     for flag in ("-c", "-u", "-n"):
         argv += [flag, paths.sandbox_id]
-    argv += ["-r", _SHELL]
+    argv += ["-r", SHELL]
     script = (
-        (_BORN + _ENTER, paths.birth.folder)
+        (BORN + ENTER, paths.birth.folder)
         if stdin is None
-        else (_BORN + _ENTER_READING, paths.birth.folder, stdin)
+        else (BORN + _ENTER_READING, paths.birth.folder, stdin)
     )
     enter = ("-c", *script)
     for argument in (*enter, *runtime_argv):
@@ -116,21 +116,25 @@ def _monitor_argv(
     return [*argv, "--full-attach", "--no-sync-log"]
 
 
-def _read_report(report_fd: int, deadline_s: float) -> int:
-    """Return the first process's number from the monitor's report, one line of JSON."""
+def read_report(report_fd: int, deadline_s: float) -> int:
+    """Return the new process's number from a monitor's report, one line of JSON.
+
+    Raises:
+        MonitorFailed: The runtime refused, with its own message, or it came too late.
+    """
     text = b""
     poller = select.poll()
     poller.register(report_fd, select.POLLIN)
     while b"\n" not in text and len(text) < _REPORT_LIMIT_BYTES:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not poller.poll(left_s * 1000):
-            raise MonitorFailed("the monitor did not report a created sandbox in time")
+            raise MonitorFailed("the monitor did not report a new process in time")
         chunk = os.read(report_fd, _REPORT_LIMIT_BYTES)
         if not chunk:
             break
         text += chunk
     try:
-        report = json.loads(text)
+        report = json.loads(text.partition(b"\n")[0])  # how it ended may be behind it
         pid = int(report["data"])
     except (ValueError, KeyError, TypeError) as err:
         raise MonitorFailed(f"the monitor ended without a report: {text!r}") from err

@@ -75,6 +75,15 @@ class Runtime(Protocol):
         Where limits are *enforced* it must put its processes into the group that the bundle names.
         """
 
+    def exec_options(self, inner_pid_file: str) -> tuple[str, ...]:
+        """Return the options of `exec`; *inner_pid_file* is for a number that only it knows."""
+
+    def signal_inside(self, sandbox_id: str, inner_pid: int, number: int) -> tuple[str, ...] | None:
+        """Return the command that sends a signal to whom the sandbox knows as *inner_pid*.
+
+        None where processes of sandboxes are sent signals as any others of the host.
+        """
+
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from a failed call's *stderr* that the workload's program was at fault."""
 

@@ -30,6 +30,15 @@ class Runc:
         del overlay, enforced
         return self.options()
 
+    def exec_options(self, inner_pid_file: str) -> tuple[str, ...]:
+        """Return the options of `exec`: a process has a number on the host, too."""
+        del inner_pid_file
+        return ()
+
+    def signal_inside(self, sandbox_id: str, inner_pid: int, number: int) -> None:
+        """Return None: the host can do it."""
+        del sandbox_id, inner_pid, number
+
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from *stderr* that the program is missing (127) or not executable (126)."""
         if _NOT_FOUND.search(stderr):

@@ -46,6 +46,15 @@ class Runsc:
         changed_at_ns = os.stat(self.binary).st_mtime_ns
         return (*options, _overlay_option(self.binary, changed_at_ns) + overlay)
 
+    def exec_options(self, inner_pid_file: str) -> tuple[str, ...]:
+        """Return the options of `exec`: on the host there is only who waits for the process."""
+        return ("--internal-pid-file", inner_pid_file)
+
+    def signal_inside(self, sandbox_id: str, inner_pid: int, number: int) -> tuple[str, ...]:
+        """Return the command that sends a signal to a process of the guest."""
+        pid = f"--pid={inner_pid}"
+        return (self.binary, *self.options(), "kill", pid, sandbox_id, str(number))
+
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from *stderr* that the program is missing (127) or not executable (126)."""
         if program not in stderr:

@@ -125,11 +125,12 @@ class Host:
         """Return what there is of *sandbox_id*, an id that may be known to nobody."""
         paths = self._layout.sandbox(sandbox_id)
         folder = paths.folder
+        helpers = (paths.stdin_holder, paths.exec_groups)
         return Traces(
             sandbox_id=sandbox_id,
-            workload=_group(paths.wall, paths.stdin_holder),
+            workload=_group(paths.wall, *helpers),
             monitor=_group(paths.monitor),
-            strays=paths.wall.pids(paths.birth, paths.workload, paths.stdin_holder),
+            strays=paths.wall.pids(paths.birth, paths.workload, *helpers),
             legacy_groups=paths.wall.legacy_folders() + paths.monitor.legacy_folders(),
             mounts=tuple(
                 point for point in self._mounts if point == folder or point.startswith(f"{folder}/")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from axern.api.client import ApiError
+from axern.api.client import ApiError, Client
 from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 
 pytestmark = pytest.mark.host
 
 ID = "[0-9a-f]{32}"
+EXEC = "[0-9a-f]{16}"
 ROOT, SANDBOX = "root", "sandbox"
 # What, its modes, and whose: root's, or that of the user that root inside a sandbox is.
 RULES = (
@@ -48,6 +49,10 @@ RULES = (
     (rf"run/sandboxes/{ID}/bundle/config\.json", "0600", ROOT),
     (rf"run/sandboxes/{ID}/bundle/(ctl|winsz|attach)", "0600 0640 0700", ROOT),
     (rf"run/sandboxes/{ID}/pid", "0644", ROOT),
+    (rf"run/sandboxes/{ID}/execs(/{EXEC})?", "0700", ROOT),
+    (rf"run/sandboxes/{ID}/execs/{EXEC}/lease\.json", "0600", ROOT),
+    (rf"run/sandboxes/{ID}/execs/{EXEC}/((inner\.|monitor\.)?pid|{ID})", "0600 0640 0644", ROOT),
+    (rf"run/sandboxes/{ID}/execs/{EXEC}/(ctl|winsz|attach)", "0600 0640 0700", ROOT),
     (rf"run/sandboxes/{ID}/(lower|skeleton|skeleton/(dev|etc|proc|sys))", "0755", SANDBOX),
     (rf"run/sandboxes/{ID}/skeleton/etc/(hosts|hostname|resolv\.conf)", "0644", SANDBOX),
 )
@@ -109,6 +114,10 @@ def fill(lab: DaemonLab) -> None:
     for runtime in ("runc", "runsc"):
         running = lab.detach(runtime, "sh", "-c", "echo hello; umask; sleep 1000")
         lab.wait_status(running, "running")
+        with Client(lab.socket) as client:
+            words = {"command": ["sleep", "1000"]}
+            for end in client.request_files(f"/v2/runs/{running}/execs", words)[1]:
+                os.close(end)
     lab.wait_status(lab.detach("runc", "true"), "succeeded")
     lab.request("POST", "/v2/reservations", {})
     lab.request("POST", "/v2/namespaces", {"name": "full"})

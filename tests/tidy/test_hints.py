@@ -57,7 +57,10 @@ def resolves(words: list[str]) -> bool:
     # `axern run` is a command of its own.
     command = getattr(command, "commands", {}).get("start", command)
     flags = {flag for parameter in command.params for flag in parameter.opts} | {"--help", "--"}
-    return all(word.partition("=")[0] in flags for word in words if word.startswith("-"))
+    short = [word for word in words if re.fullmatch("-[a-zA-Z]{2,}", word)]
+    letters = [f"-{letter}" for word in short for letter in word[1:]]
+    others = [word for word in words if word.startswith("-") and word not in short]
+    return all(word.partition("=")[0] in flags for word in (*letters, *others))
 
 
 def test_messages_name_commands_that_exist() -> None:

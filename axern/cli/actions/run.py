@@ -196,6 +196,7 @@ def get(where: Where, *, run_id: str, output: str) -> None:
             ("started", run["started_at"]),
             ("finished", run["finished_at"]),
             ("log", _log_size(log)),
+            ("added", _added(answer["execs"])),
         ]
     )
 
@@ -260,6 +261,12 @@ def _log_size(log: Json) -> str:
     lines = log["dropped_records"]
     lost = "an unknown amount" if lines is None else counted(lines, "line")
     return f"{kept}, and {lost} dropped before"
+
+
+def _added(execs: list[Json]) -> str | None:
+    """Return the ids of what `axern exec` has added and still runs, and whose each is."""
+    shown = (f"{each['id']} ({each['kind']}, uid {each['owner']['uid']})" for each in execs)
+    return ", ".join(shown) or None
 
 
 def _labels(labels: dict[str, str]) -> str | None:

@@ -19,6 +19,7 @@ from axern.cli.grammar import Command, Group, text
 
 TOP = {
     "run": "run:RUN",
+    "exec": "execs:EXEC",
     "reservations": "reservations:RESERVATIONS",
     "namespace": "namespaces:NAMESPACE",
     "quota": "namespaces:QUOTA",

@@ -164,6 +164,17 @@ RUN = Group(
             ),
         ),
         Command(
+            "revoke",
+            "end what was added to a run by axern exec",
+            example="axern run revoke 4f1c 09ab12cd34ef5678",
+            detail="Kills one command, or all that were added; axern run get shows them.",
+            action="axern.cli.actions.execute:revoke",
+            arguments=(
+                RUN_ID,
+                Argument("exec_id", "EXEC", "which one; all where not given", required=False),
+            ),
+        ),
+        Command(
             "logs",
             "write what a run has written",
             example="axern run logs -f 4f1c",

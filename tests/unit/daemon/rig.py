@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from axern.api.messages import Peer, Request, Response
+from axern.api.messages import Later, Peer, Request, Response
 from axern.daemon import parts as parts_module
 from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response
@@ -182,6 +182,8 @@ class Rig:
         request = Request("request", method, path, pairs, headers, data, peer)
         try:
             response = await Handlers(self.parts)(request)
+            if isinstance(response, Later):
+                response = await response.answer
         except AxernError as error:
             response = error_response(error, request.id)
         assert isinstance(response, Response)
