@@ -57,7 +57,8 @@ Caller = tuple[Operation | Group, "asyncio.Future[object]"]
 class Committer:
     """The queue in front of a ledger; belongs to one event loop, which owns the ledger too.
 
-    One batch is in flight at a time. Closing it leaves the ledger open.
+    One batch is in flight at a time. Closing it leaves the ledger open. Each of `watchers` is set
+    when a commit was published.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Committer:
         self._reseal_pause_s = RESEAL_PAUSE_S
         self._closing = False
         self._bug: BaseException | None = None
+        self.watchers: set[asyncio.Event] = set()
 
     @property
     def checkpoint_error(self) -> CommitFailed | None:
@@ -235,6 +237,8 @@ class Committer:
         """
         if failure is None:
             self._ledger.publish(batch)
+            for watcher in self.watchers:
+                watcher.set()
         for (_, future), outcome in zip(callers, batch.outcomes, strict=True):
             if future.done():
                 continue

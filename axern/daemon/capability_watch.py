@@ -11,6 +11,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from axern.daemon import happenings
 from axern.daemon.watcher import Signal
 from axern.errors import HostUnproved
 from axern.host.capabilities import (
@@ -30,6 +31,7 @@ from axern.runtime import kept_proofs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from axern.daemon.event_log import Happening
     from axern.host.capabilities import Outcome, Row, Snapshot
     from axern.runtime.layout import Layout
     from ledger.clock import Now
@@ -50,8 +52,15 @@ _log = logging.getLogger(__name__)
 class CapabilityWatch:
     """Keeps what is known of every row, and tells who waits when it changes."""
 
-    def __init__(self, rows: tuple[Row, ...], layout: Layout, clock: Callable[[], Now]) -> None:
+    def __init__(
+        self,
+        rows: tuple[Row, ...],
+        layout: Layout,
+        clock: Callable[[], Now],
+        note: Callable[[Happening], object] = lambda _: None,
+    ) -> None:
         self._rows = rows
+        self._note = note
         self._layout = layout
         self._clock = clock
         self._standings = Standings(rows, kept_proofs.load(layout))
@@ -180,11 +189,17 @@ class CapabilityWatch:
         if now.generation == self._told.generation:
             return
         for before, after in zip(self._told.capabilities, now.capabilities, strict=True):
+            change = None
             if before.present and not after.present:
                 _log.warning("capability %s: %s: %s", after.key, after.code, after.message)
+                change = happenings.LOST
             elif after.present and not before.present:
                 _log.info("capability %s: %s", after.key, after.message)
+                change = happenings.FOUND
             elif before.code != after.code and after.code in _OWN_REASONS:
                 _log.info("capability %s: %s: %s", after.key, after.code, after.message)
+                change = happenings.ABSENT if after.code == PROBE_FAILED else happenings.UNCLEAR
+            if change is not None and before.code != PENDING:  # what a start finds is no change
+                self._note(happenings.capability(after, change))
         self._told = now
         self.changed.notify()

@@ -15,6 +15,7 @@ from axern.api.messages import Request, Response, StreamResponse
 from axern.api.views import refusal_view
 from axern.daemon import queries
 from axern.daemon.batch_service import BatchService
+from axern.daemon.event_routes import EventRoutes
 from axern.daemon.exec_routes import ExecRoutes
 from axern.daemon.input_service import InputService
 from axern.daemon.inspection import Inspection
@@ -82,6 +83,7 @@ class Handlers:
                 *execs.routes(),
                 *node.routes(),
                 *NamespaceRoutes(parts).routes(),
+                *EventRoutes(parts).routes(),
                 Route("GET", "/v2/openapi.json", rights.HEAR, "show this document", self._openapi),
             )
         )

@@ -11,9 +11,10 @@ from ledger.refusal import NAMESPACE_CLAIM, NAMESPACE_QUOTA
 from ledger.resources import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from axern.host.capabilities import Capability
     from ledger.refusal import Refusal, Shortfall
     from ledger.reservation import Reservation
     from ledger.state import State
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 ADMISSION_REJECTED = "admission-rejected"
 NODE_REJECTED = "node-rejected"
 CLAIM_EXCEEDED = "claim-exceeded"
+ADOPTED = "adopted"
+LOST, FOUND, ABSENT, UNCLEAR = "lost", "found", "absent", "unclear"
+"""What becomes of a capability."""
 OF_QUOTAS = (ADMISSION_REJECTED, CLAIM_EXCEEDED)
 
 
@@ -49,6 +53,28 @@ def refused(namespace: str, uid: int, refusal: Refusal) -> Happening:
             "shortfalls": [_shortfall_view(short) for short in told],
         },
     )
+
+
+def adopted(rows: Iterable[Reservation]) -> Iterator[Happening]:
+    """Yield for each namespace which of its sandboxes a new daemon lets live on."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.namespace, []).append(row.id)
+    for namespace, ids in found.items():
+        words = f"{len(ids)} {'sandbox' if len(ids) == 1 else 'sandboxes'} taken over"
+        yield Happening(ADOPTED, namespace, 0, "", "daemon-started", words, {"ids": ids})
+
+
+def capability(item: Capability, change: str) -> Happening:
+    """Return the event that *item* has changed: `LOST`, `FOUND`, `ABSENT` or `UNCLEAR`."""
+    kind = f"capability-{change}"
+    detail = {"capability": item.key, "present": item.present}
+    return Happening(kind, "", 0, item.code, item.key, f"{item.key}: {item.message}", detail)
+
+
+def daemon(change: str, message: str) -> Happening:
+    """Return the event that the daemon has `started` or is `stopped`."""
+    return Happening(f"daemon-{change}", "", 0, "", change, message)
 
 
 def _shortfall_view(short: Shortfall) -> Json:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING
 import axern
 from axern import config
 from axern.api import server
-from axern.daemon import door, going_down, instance, log_lines, opening, placement, read_only
+from axern.daemon import (
+    door,
+    going_down,
+    happenings,
+    instance,
+    log_lines,
+    opening,
+    placement,
+    read_only,
+)
 from axern.daemon.capability_loss import CapabilityLoss
 from axern.daemon.condition import Condition, of_writer
 from axern.daemon.handlers import Handlers, error_response
@@ -156,6 +165,7 @@ async def _begin(
     stack.callback(parts.watcher.watch(layout.exits, parts.lives.wake))
     reconciler = Reconciler(parts)
     await reconciler.tick()
+    parts.note(happenings.daemon("started", f"axernd {axern.__version__} has started"))
     adopted = reconciler.adopt()
     gc.freeze()  # the ledger's rows live long: no collection need look at them
     _log.info(
@@ -215,6 +225,7 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
             await going_down.end_all(parts)
         else:
             supervision.stop("sandboxes go on")
+        parts.note(happenings.daemon("stopped", "axernd was asked to stop"))
         closing.set()
         serving.stop()
         door.shut(settings, handover)

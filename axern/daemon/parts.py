@@ -194,7 +194,7 @@ class Parts:
         )
         row = cast("Reservation", await self.committer.submit(operation))
         if row.id == proposal.id:
-            self._note(happenings.admitted(self.ledger.state, row))
+            self.note(happenings.admitted(self.ledger.state, row))
         return row
 
     def refused(
@@ -217,9 +217,10 @@ class Parts:
 
     def note_refusal(self, namespace: str, uid: int, refusal: Refusal) -> None:
         """Keep an event of *refusal*."""
-        self._note(happenings.refused(namespace, uid, refusal))
+        self.note(happenings.refused(namespace, uid, refusal))
 
-    def _note(self, what: Happening | None) -> None:
+    def note(self, what: Happening | None) -> None:
+        """Keep an event of *what*, if anything happened."""
         if what is not None:
             self.events.record(what, self.clock().wall_ms)
 

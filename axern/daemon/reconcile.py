@@ -13,7 +13,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from axern.daemon import deadline, retention
+from axern.daemon import deadline, happenings, retention
 from axern.daemon.audit import Audit
 from axern.errors import HostError
 from axern.host import process
@@ -60,12 +60,14 @@ class Reconciler:
             await self._write_events()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(closing.wait(), self._parts.settings.facts_every_ms / 1000)
-        await self._write_events()
+        await self._write_events(closing=True)
 
-    async def _write_events(self) -> None:
-        events = self._parts.events
+    async def _write_events(self, *, closing: bool = False) -> None:
+        parts = self._parts
         try:
-            await asyncio.to_thread(events.write, events.take_due())
+            await parts.events.flush(
+                parts.ledger.generation, parts.clock().wall_ms, closing=closing
+            )
         except OSError as error:
             _log.warning("events are in memory only: %s", error)
 
@@ -107,9 +109,11 @@ class Reconciler:
         exit files that no entry waits for, left by a crash just after the release.
         """
         state, layout = self._parts.ledger.state, self._parts.layout
-        adopted = [row.id for row in state.reservations() if row.is_sandbox]
-        for reservation_id in adopted:
-            self._parts.lives.begin(reservation_id)
+        adopted = [row for row in state.reservations() if row.is_sandbox]
+        for row in adopted:
+            self._parts.lives.begin(row.id)
+        for what in happenings.adopted(adopted):
+            self._parts.note(what)
         for run_id in list(self._parts.runs.names()):
             if state.find_reservation(run_id) is None and not self._parts.runs.has_ended(run_id):
                 self._parts.runs.discard(run_id)

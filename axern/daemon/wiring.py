@@ -46,7 +46,13 @@ def wire(
     stack.callback(log_watcher.close)
     keeper = LogKeeper(log_watcher, settings.log_max_bytes)
     stack.push_async_callback(keeper.close)
-    capabilities = CapabilityWatch(node_doctor.rows_of(settings, layout), layout, read_now)
+    events = EventLog(f"{settings.state_dir}/events.jsonl", ledger.generation)
+    capabilities = CapabilityWatch(
+        node_doctor.rows_of(settings, layout),
+        layout,
+        read_now,
+        lambda what: events.record(what, read_now().wall_ms),
+    )
     stack.push_async_callback(capabilities.close)
     runs = RunStore(layout.runs)
     beats = ledger.state.rows(BEATS)
@@ -67,6 +73,6 @@ def wire(
         keeper=keeper,
         clock=read_now,
         node_id=ledger.node_id,
-        events=EventLog(f"{settings.state_dir}/events.jsonl"),
+        events=events,
         condition=condition,
     )

@@ -289,6 +289,7 @@ def test_each_operation_of_the_journal_has_a_word() -> None:
     )
     journaled = set(re.findall(r'(?:change|_put|Change)\(\s*(?:view, )?"([a-z-]+)"', source))
     journaled |= set(re.findall(r'_advance\(\s*view,\s*reservation_id,\s*"([a-z-]+)"', source))
+    journaled |= set(re.findall(r'_with_quota\([^"]*"([a-z-]+)"', source))
     journaled |= set(re.findall(r'_resized\([^()]*"([a-z-]+)"', source))
     assert journaled - {"genesis", "nothing"} <= set(OPERATIONS)
     assert set(OPERATIONS) - journaled == {"repair"}  # its name stands in ledger.past

@@ -25,6 +25,7 @@ GET    /v2/openapi.json                  -       +     +    +     +      +      
 
 GET    /v2/node                          -       +     +    +     +      +      .
 GET    /v2/node/doctor                   -       +     +    +     +      +      .
+GET    /v2/events                        -       +     +    +     +      +      .
 GET    /v2/doctor                        -       +     +    +     +      +      .
 GET    /v2/runs                          -       +     +    +     +      +      .
 GET    /v2/runs/{id}                     mine    +     +    +     +      +      .
@@ -121,7 +122,11 @@ class Things:
         space = {"team": "team-a", "bounds": "team-a", "far": "team-b"}.get(whose, self.name)
         name = "busybox" if "/templates/" in path else space
         path = path.replace("{name}", name).replace("{namespace}", name)
-        return f"{path}?follow=false" if path.endswith("/stream") else path
+        return (
+            f"{path}?follow=false"
+            if path.endswith(("/stream", "/events")) and "quotas" not in path
+            else path
+        )
 
     def _body(self, method: str, path: str, whose: str) -> Any:
         if method in ("GET", "DELETE"):

@@ -24,6 +24,7 @@ LEDGER_IO = (
     "ledger.reader",
     "ledger.history",
     "ledger.past",
+    "ledger.tail",
     "ledger.contents",
     "ledger.check",
     "ledger.log",

@@ -6,8 +6,8 @@ import os
 import time
 
 from axern.cli.actions.target import checked_id
-from axern.cli.output import STDOUT, amounts, put, put_json, put_ndjson, say, visible
-from axern.cli.table import fold, width_of
+from axern.cli.lines import put_line
+from axern.cli.output import amounts, put_json, put_ndjson, say
 from axern.cli.when import moment_ms
 from ledger.errors import InvalidArgument
 from ledger.units import format_rfc3339
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _PAUSE_S = 0.5
-_INDENT = "    "
 _SHORT_ID = 12
-_LEAST_WIDTH = 40
 
 
 def log(
@@ -115,14 +113,7 @@ def _put(entry: Entry) -> None:
         f"{format_rfc3339(entry.wall_ms)} {entry.generation:>6}  {entry.operation:<12} "
         f"{name:<{_SHORT_ID}} {entry.by:<8}"
     )
-    line = visible(f"{head} {_why(entry)}".rstrip())
-    width = _width()
-    if width is None or width_of(line) <= width:
-        put(line)
-        return
-    put(visible(head.rstrip()))
-    for part in fold(visible(_why(entry)), max(_LEAST_WIDTH, width) - len(_INDENT)):
-        put(_INDENT + part)
+    put_line(head, _why(entry))
 
 
 def _why(entry: Entry) -> str:
@@ -138,11 +129,3 @@ def _why(entry: Entry) -> str:
     if entry.note:
         parts.append(entry.note)
     return ", ".join(parts)
-
-
-def _width() -> int | None:
-    if not os.isatty(STDOUT):
-        return None
-    import shutil
-
-    return shutil.get_terminal_size().columns

@@ -29,6 +29,7 @@ TOP = {
     "ledger": "ledger:LEDGER",
     "reserve": "reserve:RESERVE",
     "explain": "explain:EXPLAIN",
+    "events": "events:EVENTS",
     "whoami": "root:WHOAMI",
     "version": "root:VERSION",
     "completion": "root:COMPLETION",

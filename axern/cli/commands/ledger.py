@@ -24,6 +24,8 @@ OPERATIONS = (
     "namespace-create",
     "namespace-update",
     "namespace-delete",
+    "quota-set",
+    "quota-unset",
     "claim-create",
     "claim-update",
     "claim-release",

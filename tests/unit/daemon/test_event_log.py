@@ -18,7 +18,7 @@ def refused(namespace: str = "team", *, uid: int = 1000, message: str = "") -> H
 
 
 def flush(log: EventLog) -> None:
-    log.write(log.take_due())
+    log.write(log.take_due(7, START_MS + 30))
 
 
 def test_what_is_repeated_is_counted_in_the_last(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ ROUTES = {
     ("GET", "/v2/claims/{id}"),
     ("PATCH", "/v2/claims/{id}"),
     ("DELETE", "/v2/claims/{id}"),
+    ("GET", "/v2/events"),
     ("GET", "/v2/health"),
     ("GET", "/v2/whoami"),
     ("POST", "/v2/batch"),
