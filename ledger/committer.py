@@ -21,7 +21,6 @@ from typing import TypeVar
 from ledger.clock import Now
 from ledger.errors import (
     DISK_RETRY_AFTER_S,
-    AxernError,
     CommitFailed,
     InvariantViolation,
     LedgerBusy,
@@ -29,6 +28,7 @@ from ledger.errors import (
 from ledger.staging import Batch, Group, Operation
 from ledger.state import Change, State
 from ledger.store import Ledger
+from ledger.upkeep import IDLE_S, Upkeep
 
 QUEUE_LIMIT = 4096
 """Operations that may wait, those of groups counted one by one."""
@@ -37,13 +37,6 @@ SLOW_FLUSH_S = 0.001
 """From this mean on a flush is worth a thread. Source: docs/decisions/0005-ledger-format.md."""
 GATHER_SHARE = 0.25
 """How long to gather after a slow flush, as a share of the mean flush."""
-IDLE_S = 1.0
-"""The least time between two checkpoints that are written because nothing happens."""
-COST_FACTOR = 20
-"""The same in terms of what the last one cost, so that they take a twentieth of a core at most."""
-ROOM_FACTOR = 10
-"""How many times `IDLE_S` to wait before room for a segment or the ballast is tried again."""
-_A_MOMENT_S = 0.001
 RESEAL_PAUSE_S = 0.1
 """The pause after the first reseal that the disk refused; each further one doubles it."""
 RESEAL_LONGEST_PAUSE_S = 10.0
@@ -51,7 +44,9 @@ _NEW_SAMPLE = 0.1
 _log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-Caller = tuple[Operation | Group, "asyncio.Future[object]"]
+Told = Callable[[object], None]
+"""Hears what came of an operation: its result, or the error that says why it is not done."""
+Caller = tuple[Operation | Group, Told]
 
 
 class Committer:
@@ -80,7 +75,7 @@ class Committer:
         self._waiting = 0
         self._resting = asyncio.Event()
         self._resting.set()
-        self._upkeep = _Upkeep(ledger, self._threads, self._resting, idle_s)
+        self._upkeep = Upkeep(ledger, self._threads, self._resting, idle_s)
         self._gathering: asyncio.TimerHandle | None = None
         self._gather_target = 0
         self._mean_flush_s = 0.0
@@ -110,6 +105,19 @@ class Committer:
             CommitFailed: The batch is not durable, and so this operation is not done.
             AxernError: What the operation raised.
         """
+        future: asyncio.Future[object] = self._loop.create_future()
+        self.enqueue(operation, partial(_settle, future))
+        return await future
+
+    def enqueue(self, operation: Operation | Group, told: Told) -> None:
+        """Perform *operation* as `submit` does, and let *told* hear what came of it.
+
+        It is called once, later and never from within this call, as soon as the outcome holds, and
+        must not raise.
+
+        Raises:
+            LedgerBusy: Too many wait, or the committer is being closed; nothing is changed.
+        """
         if self._bug is not None:
             raise InvariantViolation("the ledger has stopped after a bug") from self._bug
         size = len(operation.operations) if isinstance(operation, Group) else 1
@@ -120,16 +128,15 @@ class Committer:
                 hint="try again in a moment",
                 retry_after_s=BUSY_RETRY_AFTER_S,
             )
-        future: asyncio.Future[object] = self._loop.create_future()
-        self._queue.append((operation, future))
+        self._queue.append((operation, told))
         self._waiting += size
         if self._resting.is_set():
             self._resting.clear()
             self._loop.call_soon(self._start)
         elif self._gathering is not None and len(self._queue) >= self._gather_target:
             self._gathering.cancel()
-            self._start()
-        return await future
+            self._gathering = None
+            self._loop.call_soon(self._start)
 
     async def reseal(self) -> None:
         """Let a ledger that has failed take commits again; does nothing if it has not.
@@ -239,20 +246,14 @@ class Committer:
             self._ledger.publish(batch)
             for watcher in self.watchers:
                 watcher.set()
-        for (_, future), outcome in zip(callers, batch.outcomes, strict=True):
-            if future.done():
-                continue
-            if failure is not None:
-                future.set_exception(failure.anew())
-            elif isinstance(outcome, AxernError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
+        arrived = len(self._queue)
+        for (_, told), outcome in zip(callers, batch.outcomes, strict=True):
+            self._tell(told, outcome if failure is None else failure.anew())
         self._upkeep.look(batch if failure is None else None)
-        if self._mean_flush_s >= self._slow_flush_s:
+        if self._mean_flush_s >= self._slow_flush_s and len(self._queue) < len(callers) + arrived:
             # Callers in a closed loop come back at once: give them a moment, or each flush takes
             # only those who came during the one before.
-            self._gather_target = len(callers) + len(self._queue)
+            self._gather_target = len(callers) + arrived
             self._gathering = self._loop.call_later(GATHER_SHARE * self._mean_flush_s, self._start)
         elif self._queue:
             self._loop.call_soon(self._start)
@@ -263,133 +264,26 @@ class Committer:
         """Refuse everything from now on: the state can't be trusted after a bug."""
         self._bug = bug
         callers, self._queue, self._waiting = callers + self._queue, [], 0
-        for _, future in callers:
-            if not future.done():
-                future.set_exception(bug)
+        for _, told in callers:
+            self._tell(told, bug)
         self._upkeep.halt()
         self._resting.set()
 
-
-class _Upkeep:
-    """What is done beside commits, one thing at a time: checkpoints, and segments made ahead."""
-
-    def __init__(
-        self, ledger: Ledger, threads: ThreadPoolExecutor, resting: asyncio.Event, idle_s: float
-    ) -> None:
-        self.error: CommitFailed | None = None
-        self.room_error: CommitFailed | None = None
-        self.urgent = False  # the journal begins on a medium that has failed
-        self.is_owed = False  # and no checkpoint has followed yet
-        self._ledger = ledger
-        self._threads = threads
-        self._resting = resting
-        self._idle_s = idle_s
-        self._loop = asyncio.get_running_loop()
-        self._work: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._idle_after_s = 0.0
-        self._retry_after_s = 0.0
-        self._room_after_s = 0.0
-        self._changed_at_s: float | None = None
-        self._closed = False
-
-    def look(self, batch: Batch | None) -> None:
-        """Begin what has become due; called between two batches, with the one just published."""
-        now_s = self._loop.time()
-        if self.urgent or (batch is not None and batch.line and not batch.only_beats):
-            self._changed_at_s = now_s
-        if self._work is not None or self._closed or self._ledger.failed:
-            return
-        due = self._ledger.wants_checkpoint and now_s >= self._retry_after_s
-        if self.urgent and now_s >= self._retry_after_s:
-            self._checkpoint(rotate=False)
-        elif due and self._ledger.has_spare:
-            self._checkpoint(rotate=True)
-        elif (due or self._ledger.wants_room) and now_s >= self._room_after_s:
-            self._run(self._ledger.prepare_segment, self._note_room)
-        elif self._changed_at_s is not None and self._timer is None:
-            wait_s = max(self._idle_s / 4, self._idle_after_s - now_s)
-            self._timer = self._loop.call_later(wait_s, self._idle)
-
-    def halt(self) -> None:
-        """Begin nothing more."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def close(self) -> None:
-        """Begin nothing more and wait for what runs."""
-        self.halt()
-        if self._work is not None:
-            await asyncio.wait([self._work])
-
-    def _idle(self) -> None:
-        """Write a checkpoint if nothing has changed for a while, else look again later."""
-        self._timer = None
-        if self._closed or self._changed_at_s is None or self._ledger.failed:
-            return
-        quiet_s = self._loop.time() - self._changed_at_s
-        if self._work is None and self._resting.is_set() and quiet_s >= self._idle_s / 4:
-            self._checkpoint(rotate=False)
-        else:
-            self._timer = self._loop.call_later(self._idle_s / 4, self._idle)
-
-    def _checkpoint(self, *, rotate: bool) -> None:
+    def _tell(self, told: Told, outcome: object) -> None:
+        """Let one caller hear its outcome; a bug in what it does with it concerns nobody else."""
         try:
-            begun = self._ledger.begin_checkpoint(rotate=rotate)
-        except CommitFailed as err:
-            self._fail(err)
-            return
-        changed_at_s, self._changed_at_s = self._changed_at_s, None
-        urgent, self.urgent = self.urgent, False
-        started_s = self._loop.time()
+            told(outcome)
+        except Exception:  # noqa: BLE001 - the others wait for theirs
+            _log.exception("a caller of the ledger could not take its outcome")
 
-        def note(failure: CommitFailed | None) -> None:
-            if failure is None:
-                self.error = None
-                self.is_owed &= not urgent
-                cost_s = self._loop.time() - started_s
-                self._idle_after_s = started_s + max(self._idle_s, COST_FACTOR * cost_s)
-            else:
-                self._changed_at_s = self._changed_at_s or changed_at_s
-                self.urgent |= urgent
-                self._fail(failure)
 
-        self._run(lambda: self._ledger.finish_checkpoint(begun), note)
-
-    def _note_room(self, failure: CommitFailed | None) -> None:
-        self.room_error = failure
-        if failure is not None:
-            self._room_after_s = self._loop.time() + ROOM_FACTOR * self._idle_s
-            self._look_after(self._room_after_s)
-
-    def _run(self, work: Callable[[], None], note: Callable[[CommitFailed | None], None]) -> None:
-        def finished(done: asyncio.Future[None]) -> None:
-            self._work = None
-            failure = done.exception()
-            if failure is not None and not isinstance(failure, CommitFailed):
-                raise failure
-            note(failure)
-            if self._resting.is_set():  # else the batch in flight ends with a look
-                self.look(None)
-
-        self._work = self._loop.run_in_executor(self._threads, work)
-        self._work.add_done_callback(finished)
-
-    def _fail(self, error: CommitFailed) -> None:
-        """Keep *error* for whoever asks, and leave the disk alone for a while."""
-        self.error = error
-        self._retry_after_s = self._idle_after_s = self._loop.time() + COST_FACTOR * self._idle_s
-        self._look_after(self._retry_after_s)
-
-    def _look_after(self, when_s: float) -> None:
-        """Look again then, whether or not anybody commits: an idle ledger gets well by itself."""
-
-        def look() -> None:
-            if self._resting.is_set():  # else the batch in flight ends with a look
-                self.look(None)
-
-        self._loop.call_at(when_s + _A_MOMENT_S, look)
+def _settle(future: asyncio.Future[object], outcome: object) -> None:
+    if future.done():  # nobody waits any more
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _nothing(_view: State) -> Change:

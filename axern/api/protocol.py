@@ -41,7 +41,6 @@ class Exchange:
     request: Request
     is_last: bool
     error: AxernError | None = None
-    task: asyncio.Task[None] | None = None
     is_answered: bool = False
 
 

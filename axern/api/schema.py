@@ -33,6 +33,8 @@ REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 LABEL_KEY = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 LABELS_LIMIT = 64
 LABEL_VALUE_LIMIT_BYTES = 256
+LONGEST_NAME = 128
+LONGEST_TOKEN = 128
 USER = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$"
 LARGEST_ID = 65_535
 """A sandbox has ids 0 to 65,535, whatever isolates it."""
@@ -131,8 +133,13 @@ def _label_value(text: str) -> str:
     return _printable(text)
 
 
+def is_printable(text: str) -> bool:
+    """Tell whether *text* can be shown in a table."""
+    return text.isprintable()
+
+
 def _printable(text: str) -> str:
-    if not text.isprintable():
+    if not is_printable(text):
         raise ValueError("it must have printable characters only")
     return text
 
@@ -179,6 +186,10 @@ class Body(BaseModel):
     """A request's body: every field known, of exactly its type."""
 
     model_config = _STRICT
+
+    def document(self) -> dict[str, Any]:
+        """Return all that was asked for, with what was left out, as JSON has it."""
+        return self.model_dump(mode="json")
 
 
 class Demanding(Body):
@@ -286,7 +297,7 @@ class OwnerProcess(Body):
 class ReserveRequest(Demanding):
     """Hold resources without a sandbox, for as long as heartbeats renew the lease."""
 
-    name: Annotated[str, Field(max_length=128), AfterValidator(_printable)] = ""
+    name: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_printable)] = ""
     max_lifetime_ms: Milliseconds | None = None
     owner_process: OwnerProcess | None = None
 
@@ -315,14 +326,14 @@ class StandingRequest(Body):
 class HeartbeatRequest(Body):
     """Say that a lease's owner is alive, and how long from now the lease shall last."""
 
-    token: Annotated[str, Field(max_length=128)]
+    token: Annotated[str, Field(max_length=LONGEST_TOKEN)]
     ttl_ms: Milliseconds | None = None
 
 
 class ReleaseRequest(Body):
     """Release a lease as its holder: if somebody else holds it by now it stays."""
 
-    token: Annotated[str, Field(max_length=128)] | None = None
+    token: Annotated[str, Field(max_length=LONGEST_TOKEN)] | None = None
 
 
 Model = TypeVar("Model", bound=Body)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, cast
 
 from axern.api.listener import EXHAUSTED
@@ -40,28 +41,72 @@ _log = logging.getLogger(__name__)
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
+Shortly = Callable[[Request, Callable[[Response | Awaitable[Answer]], None]], bool]
+"""Begins to answer what is ordinary, without a task, or returns False and has done nothing.
+
+It hands its answer, or what is left to do for one, to the second argument: once, and later.
+"""
+
+
+def _never(_request: Request, _reply: object) -> bool:
+    return False
 
 
 class _Application:
-    """Lets the handler answer each exchange, in a task of its own, and sends what it returns."""
+    """Lets each exchange be answered, shortly or by the handler in a task, and sends the answer."""
 
-    def __init__(self, handler: Handler, error_view: ErrorView) -> None:
+    def __init__(self, handler: Handler, error_view: ErrorView, shortly: Shortly) -> None:
         self._handler = handler
         self._error_view = error_view
+        self._shortly = shortly
         self.tasks: set[asyncio.Task[None]] = set()
-        self._overdue: set[asyncio.Task[None]] = set()
+        self._overdue: set[Exchange] = set()
 
     def answer(self, connection: LimitedProtocol, exchange: Exchange) -> None:
         """Begin to answer *exchange*."""
-        exchange.task = task = connection.loop.create_task(self._serve(connection, exchange))
+        request = exchange.request
+        if len(self._overdue) < OVERDUE_LIMIT:
+            try:
+                if self._shortly(request, partial(self._reply, connection, exchange)):
+                    return
+            except Exception as error:  # noqa: BLE001 - a bug must not take down the other clients
+                self._begin(connection, exchange, _failed(error))
+                return
+        self._begin(connection, exchange, self._handle(request))
+
+    def _reply(
+        self,
+        connection: LimitedProtocol,
+        exchange: Exchange,
+        answer: Response | Awaitable[Answer],
+    ) -> None:
+        """Send an *answer* that came shortly, or let what is left of it go on in a task."""
+        if not isinstance(answer, Response):
+            self._begin(connection, exchange, answer)
+        elif exchange.is_answered:
+            self._overdue.discard(exchange)
+        else:
+            connection.respond(exchange, answer)
+
+    def _begin(
+        self, connection: LimitedProtocol, exchange: Exchange, answering: Awaitable[Answer]
+    ) -> None:
+        task = connection.loop.create_task(self._serve(connection, exchange, answering))
         self.tasks.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _handle(self, request: Request) -> Answer:
+        if len(self._overdue) >= OVERDUE_LIMIT:
+            raise LedgerBusy(
+                "too many requests are stuck", hint="look at the daemon's log", retry_after_s=10
+            )
+        return await self._handler(request)
 
     def give_up(self, connection: LimitedProtocol, exchange: Exchange) -> None:
         """Tell the client `busy`; what is half done must not be cancelled."""
-        if exchange.is_answered or exchange.task is None:
+        if exchange.is_answered or exchange.error is not None:
             return
-        self._overdue.add(exchange.task)
+        self._overdue.add(exchange)
         request, seconds = exchange.request, connection.answer_deadline_s
         what = (request.id, request.method, request.path)
         _log.warning("request %s: %s %s takes longer than %s s", *what, seconds)
@@ -72,20 +117,22 @@ class _Application:
         )
         connection.respond(exchange, self._error_view(error, request.id))
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        self._overdue.discard(task)
+    async def _serve(
+        self, connection: LimitedProtocol, exchange: Exchange, answering: Awaitable[Answer]
+    ) -> None:
+        """Answer *exchange* with what *answering* comes to, unless it was given up meanwhile."""
+        try:
+            await self._serve_on(connection, exchange, answering)
+        finally:
+            self._overdue.discard(exchange)
 
-    async def _serve(self, connection: LimitedProtocol, exchange: Exchange) -> None:
-        """Answer *exchange*, unless it was given up meanwhile."""
+    async def _serve_on(
+        self, connection: LimitedProtocol, exchange: Exchange, answering: Awaitable[Answer]
+    ) -> None:
         request = exchange.request
         response: Response | StreamResponse
         try:
-            if len(self._overdue) >= OVERDUE_LIMIT:
-                raise LedgerBusy(
-                    "too many requests are stuck", hint="look at the daemon's log", retry_after_s=10
-                )
-            answer = await self._handler(request)
+            answer = await answering
             if exchange.is_answered:
                 _drop(answer)
                 return
@@ -104,6 +151,10 @@ class _Application:
             connection.respond(exchange, response)
         else:
             response.drop()
+
+
+async def _failed(error: Exception) -> Answer:
+    raise error
 
 
 def _drop(answer: Answer) -> None:
@@ -237,7 +288,11 @@ class Server:
 
 
 def build(
-    handler: Handler, error_view: ErrorView, protocol: type[LimitedProtocol] = LimitedProtocol
+    handler: Handler,
+    error_view: ErrorView,
+    protocol: type[LimitedProtocol] = LimitedProtocol,
+    *,
+    shortly: Shortly = _never,
 ) -> Server:
     """Return a server for *handler*; start it with `serve(sockets=[listener.listen(…)])`.
 
@@ -245,8 +300,9 @@ def build(
         handler: Answers a request; an AxernError that it raises becomes `error_view`'s answer.
         error_view: Turns an error and a request id into an answer.
         protocol: Bounds the connections; its class attributes are the limits.
+        shortly: Answers what it can without a task; the rest is the handler's.
     """
-    application = _Application(handler, error_view)
+    application = _Application(handler, error_view, shortly)
     return Server(
         application, protocol.bound_to(error_view, application.answer, application.give_up)
     )

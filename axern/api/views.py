@@ -10,10 +10,12 @@ from ledger import tables
 from ledger.admission import Admitted, effective_allocatable
 from ledger.exposure import LIMITED, Exposure, whole_of
 from ledger.reservation import RELEASED
-from ledger.resources import DIMENSIONS, gpu_pool
+from ledger.resources import DIMENSIONS, Resources, gpu_pool
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ledger.clock import Now
     from ledger.history import History
     from ledger.refusal import Refusal
@@ -29,6 +31,7 @@ Json = dict[str, Any]
 
 _NAMES = tuple(dimension.name for dimension in DIMENSIONS)
 _amounts = attrgetter(*_NAMES)
+_NOTHING = Resources()
 
 
 def resources_view(resources: object) -> Json:
@@ -36,12 +39,22 @@ def resources_view(resources: object) -> Json:
     return dict(zip(_NAMES, _amounts(resources), strict=True))
 
 
+def as_they_are(resources: object) -> object:
+    """Return *resources*, which the encoder spells as it does their view: for what is only sent."""
+    return resources
+
+
 def reservation_view(
-    reservation: Reservation, liveness: str, now: Now, beat_monotonic_ms: int | None = None
+    reservation: Reservation,
+    liveness: str,
+    now: Now,
+    beat_monotonic_ms: int | None = None,
+    amounts: Callable[[object], object] = resources_view,
 ) -> Json:
     """Return one reservation; times are RFC 3339 in UTC, None where something is not known.
 
     Deadlines and beats are kept on clocks that nobody can set, and shown as the wall clock of now.
+    *amounts* is how resources are shown.
     """
     expires_ms = reservation.expires_boottime_ms
     latest_ms = reservation.expires_limit_boottime_ms
@@ -56,9 +69,9 @@ def reservation_view(
         "phase": reservation.phase,
         "liveness": liveness,
         "runtime_class": reservation.runtime,
-        "requests": resources_view(reservation.requests),
-        "limits": resources_view(reservation.limits),
-        "charged": resources_view(reservation.charged),
+        "requests": amounts(reservation.requests),
+        "limits": amounts(reservation.limits),
+        "charged": amounts(reservation.charged),
         "enforced": reservation.enforced,
         "gpu_device": reservation.gpu_device,
         "lane": reservation.lane,
@@ -71,14 +84,16 @@ def reservation_view(
     }
 
 
-def released_view(released: Released, now: Now) -> Json:
+def released_view(
+    released: Released, now: Now, amounts: Callable[[object], object] = resources_view
+) -> Json:
     """Return the answer to a release: the last row, which holds nothing any more, and the proof.
 
-    `reservation` is None where no entry is remembered.
+    `reservation` is None where no entry is remembered. *amounts* is how resources are shown.
     """
     row = released.row
     return {
-        "reservation": None if row is None else ended_view(row, now),
+        "reservation": None if row is None else ended_view(row, now, amounts),
         "released": {
             "id": released.id,
             "at": format_rfc3339(released.at_wall_ms),
@@ -89,16 +104,15 @@ def released_view(released: Released, now: Now) -> Json:
     }
 
 
-def ended_view(row: Reservation, now: Now) -> Json:
-    """Return an entry that is gone, from its last row."""
-    view = reservation_view(row, RELEASED, now)
-    return view | {
-        "phase": RELEASED,
-        "liveness": None,
-        "charged": dict.fromkeys(view["charged"], 0),
-        "expires_at": None,
-        "latest_expiry_at": None,
-    }
+def ended_view(
+    row: Reservation, now: Now, amounts: Callable[[object], object] = resources_view
+) -> Json:
+    """Return an entry that is gone, from its last row; *amounts* is how resources are shown."""
+    view = reservation_view(row, RELEASED, now, amounts=amounts)
+    view["phase"] = RELEASED
+    view["liveness"] = view["expires_at"] = view["latest_expiry_at"] = None
+    view["charged"] = amounts(_NOTHING)
+    return view
 
 
 def history_view(history: History | None) -> Json:

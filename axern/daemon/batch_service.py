@@ -7,11 +7,11 @@ root may have more than a few there, so that nobody fills the queue for all.
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from axern.api import chance
 from axern.api.views import released_view
 from axern.daemon.lease_service import LeaseService
 from axern.daemon.parts import Json, Parts, digest_of, sha256_of
@@ -22,8 +22,9 @@ from ledger.release import Asked, Released
 from ledger.staging import Group, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from axern.api import short_schema
     from axern.api.batch_schema import BatchHeartbeat, BatchOperation, BatchRelease, BatchRequest
     from axern.api.messages import Peer
     from axern.api.schema import ReserveRequest
@@ -48,7 +49,9 @@ class BatchService:
         self._releases = releases
         self._under_way: dict[int, int] = {}
 
-    async def perform(self, body: BatchRequest, peer: Peer) -> list[Json | AxernError]:
+    async def perform(
+        self, body: BatchRequest | short_schema.Batch, peer: Peer
+    ) -> list[Json | AxernError]:
         """Do what *body* asks and return what came of each operation, in order.
 
         Raises:
@@ -60,7 +63,7 @@ class BatchService:
         with self._place_of(peer.uid):
             items = [
                 self._item(operation, _request_id(body, index), peer)
-                for index, operation in enumerate(body.operations)
+                for index, operation in enumerate(_operations(body))
             ]
             group = Group(tuple(item[0] for item in items), body.mode == "all")
             try:
@@ -99,15 +102,21 @@ class BatchService:
             if not self._under_way[uid]:
                 del self._under_way[uid]
 
-    def _item(self, operation: BatchOperation, request_id: str | None, peer: Peer) -> Item:
+    def _item(
+        self, operation: BatchOperation | short_schema.Operation, request_id: str | None, peer: Peer
+    ) -> Item:
         if operation.reserve is not None:
             return self._reserve(operation.reserve, request_id, peer)
         if operation.release is not None:
             return self._release(operation.release, request_id, peer)
-        return self._heartbeat(cast("BatchHeartbeat", operation.heartbeat), peer)
+        return self._heartbeat(
+            cast("BatchHeartbeat | short_schema.Heartbeat", operation.heartbeat), peer
+        )
 
-    def _reserve(self, body: ReserveRequest, request_id: str | None, peer: Peer) -> Item:
-        token = secrets.token_urlsafe(16)
+    def _reserve(
+        self, body: ReserveRequest | short_schema.Reserve, request_id: str | None, peer: Peer
+    ) -> Item:
+        token = chance.token()
         proposal = self._leases.proposal(body, peer, token, body.request_id or request_id)
         operation = partial(
             batch.reserve_lease,
@@ -118,12 +127,13 @@ class BatchService:
         )
 
         def told(row: Reservation) -> Json:
-            self._parts.heartbeats.beat(row.id, self._parts.clock())
-            return {**self._leases.told(row), "token": token}
+            return self._leases.begun(row, token)
 
         return operation, told, proposal
 
-    def _release(self, body: BatchRelease, request_id: str | None, peer: Peer) -> Item:
+    def _release(
+        self, body: BatchRelease | short_schema.Release, request_id: str | None, peer: Peer
+    ) -> Item:
         asked = Asked(self._parts.grants.caller(peer), reason=body.reason)
         request_id = body.request_id or request_id
         operation = partial(
@@ -132,30 +142,26 @@ class BatchService:
             asked=asked,
             now=self._parts.clock(),
             request_id=request_id,
-            digest=digest_of(body.model_dump(mode="json")) if request_id else "",
+            digest=digest_of(body.document()) if request_id else "",
         )
 
         def told(row: Reservation | Retried) -> Json:
             if isinstance(row, Retried):
-                return self._released(
-                    Released(row.reservation_id, None, 0, asked.by, "", already=True)
-                )
+                return self._done_before(row, asked)
             if row.is_sandbox:
                 self._releases.let_end(row, asked)
                 return {"reservation": self._parts.view(row), "released": None}
-            self._parts.heartbeats.forget(row.id)
-            wall_ms = self._parts.ledger.state.clock.wall_ms
-            return self._released(Released(row.id, row, wall_ms, asked.by, asked.note))
+            return self._releases.uncharged(row, asked)
 
         return operation, told, None
 
-    def _released(self, released: Released) -> Json:
+    def _done_before(self, retried: Retried, asked: Asked) -> Json:
+        released = Released(retried.reservation_id, None, 0, asked.by, "", already=True)
         answer = released_view(released, self._parts.clock())
-        if released.row is None:  # when and why is told by its history
-            answer["released"] |= {"at": None, "evidence": None}
+        answer["released"] |= {"at": None, "evidence": None}  # its history tells when and why
         return answer
 
-    def _heartbeat(self, body: BatchHeartbeat, peer: Peer) -> Item:
+    def _heartbeat(self, body: BatchHeartbeat | short_schema.Heartbeat, peer: Peer) -> Item:
         now = self._parts.clock()
         operation = partial(
             batch.renew_lease,
@@ -168,11 +174,17 @@ class BatchService:
 
         def told(row: Reservation) -> Json:
             self._parts.heartbeats.beat(row.id, now)
-            return self._leases.told(row)
+            return self._leases.told(row, self._parts.clock())
 
         return operation, told, None
 
 
-def _request_id(body: BatchRequest, index: int) -> str | None:
+def _operations(
+    body: BatchRequest | short_schema.Batch,
+) -> Sequence[BatchOperation | short_schema.Operation]:
+    return body.operations
+
+
+def _request_id(body: BatchRequest | short_schema.Batch, index: int) -> str | None:
     """Return the request id of an operation that has none of its own; no user's has a slash."""
     return None if body.request_id is None else f"{body.request_id}/{index}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import axern
-from axern.api import openapi, schema
+from axern.api import openapi, schema, short_schema
 from axern.api.batch_schema import BatchRequest
 from axern.api.messages import Request, Response, StreamResponse
 from axern.api.views import refusal_view
@@ -29,6 +29,7 @@ from axern.daemon.routes import Answer, Parameters, Route, Routes, answer_json
 from axern.daemon.run_lists import RunLists
 from axern.daemon.run_service import RunService
 from axern.daemon.service import Service
+from axern.daemon.short_way import ShortWay
 from axern.daemon.template_service import TemplateService
 from axern.runtime.template_tree import shown
 from ledger import rights
@@ -71,6 +72,7 @@ class Handlers:
         self._releases = ReleaseService(parts)
         self._batches = BatchService(parts, self._leases, self._releases)
         self._inspection = Inspection(parts)
+        self.short_way = ShortWay(parts, self._leases, self._releases)
         self._service = Service(parts)
         self._templates = TemplateService(parts)
         execs = ExecRoutes(parts)
@@ -260,11 +262,13 @@ class Handlers:
         return StreamResponse(parts, form.content_type)
 
     async def _reserve(self, request: Request, _: Parameters) -> Answer:
-        body = schema.parse(schema.ReserveRequest, request.json())
+        body = short_schema.reserve(request.body) or schema.parse(
+            schema.ReserveRequest, request.json()
+        )
         return answer_json(201, await self._leases.reserve(body, request.peer))
 
     async def _batch(self, request: Request, _: Parameters) -> Answer:
-        body = schema.parse(BatchRequest, request.json())
+        body = short_schema.batch(request.body) or schema.parse(BatchRequest, request.json())
         results = [
             {"status": _status(result), "error": error_view(result)}
             if isinstance(result, AxernError)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of, sha256_of
+from axern.api import chance
+from axern.daemon.parts import Json, Parts, digest_of, sha256_of
 from axern.host import process
 from ledger import batch, transitions
 from ledger.errors import InvalidArgument
@@ -17,6 +17,8 @@ from ledger.units import format_duration_ms
 if TYPE_CHECKING:
     from axern.api.messages import Peer
     from axern.api.schema import HeartbeatRequest, ReserveRequest
+    from axern.api.short_schema import Reserve
+    from ledger.clock import Now
     from ledger.reservation import ProcessIdentity, Reservation
 
 
@@ -26,7 +28,7 @@ class LeaseService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def reserve(self, body: ReserveRequest, peer: Peer) -> Json:
+    async def reserve(self, body: ReserveRequest | Reserve, peer: Peer) -> Json:
         """Hold resources for an external owner; the answer has the lease's token.
 
         A retry of the same user gets the same lease with a new token: it never saw the one before.
@@ -35,32 +37,43 @@ class LeaseService:
             AdmissionRefused: It does not fit.
             InvalidArgument: Resources that contradict each other, or an owner that does not live.
         """
-        token = secrets.token_urlsafe(16)
+        token = chance.token()
         proposal = self.proposal(body, peer, token, body.request_id)
         reservation = await self._parts.reserve(proposal, self._parts.grants.caller(peer))
-        if reservation.token_sha256 != sha256_of(token):
+        return await self.granted(reservation, proposal, token)
+
+    async def granted(self, row: Reservation, proposal: transitions.Proposal, token: str) -> Json:
+        """Let *token* stand for *row*, which *proposal* was granted now or before, and tell it."""
+        if row.token_sha256 != proposal.token_sha256:
             operation = partial(
                 transitions.replace_token,
-                reservation_id=reservation.id,
-                token_sha256=sha256_of(token),
-                by=f"uid:{peer.uid}",
+                reservation_id=row.id,
+                token_sha256=cast("str", proposal.token_sha256),
+                by=f"uid:{proposal.owner.uid}",
                 owner_process=proposal.owner_process,
             )
-            reservation = cast("Reservation", await self._parts.committer.submit(operation))
-        self._parts.heartbeats.beat(reservation.id, self._parts.clock())
-        return {**self.told(reservation), "token": token}
+            row = cast("Reservation", await self._parts.committer.submit(operation))
+        return self.begun(row, token)
 
-    def told(self, reservation: Reservation) -> Json:
-        """Return what its holder is told of a lease: the row, and how long it lasts from now on.
+    def begun(self, row: Reservation, token: str) -> Json:
+        """Return what the holder of *row*, heard just now, is told: *token* stands for them."""
+        now = self._parts.clock()
+        self._parts.heartbeats.beat(row.id, now)
+        answer = self.told(row, now)
+        answer["token"] = token
+        return answer
+
+    def told(self, reservation: Reservation, now: Now) -> Json:
+        """Return what its holder is told of a lease: the row, and how long it lasts from *now* on.
 
         A duration, since the wall clocks of holder and daemon prove nothing to each other.
         """
-        view, ends_ms = self._parts.view(reservation), reservation.expires_boottime_ms
-        left_ms = None if ends_ms is None else max(0, ends_ms - self._parts.clock().boottime_ms)
-        return {"reservation": view, "expires_in_ms": left_ms}
+        ends_ms = reservation.expires_boottime_ms
+        left_ms = None if ends_ms is None else max(0, ends_ms - now.boottime_ms)
+        return {"reservation": self._parts.view(reservation, now), "expires_in_ms": left_ms}
 
     def proposal(
-        self, body: ReserveRequest, peer: Peer, token: str, request_id: str | None
+        self, body: ReserveRequest | Reserve, peer: Peer, token: str, request_id: str | None
     ) -> transitions.Proposal:
         """Return the lease that *body* asks for, which *token* will stand for.
 
@@ -78,12 +91,12 @@ class LeaseService:
                 hint="ask for less, or have lease_max_lifetime raised",
             )
         return transitions.Proposal(
-            id=secrets.token_hex(ID_LENGTH // 2),
+            id=chance.identity(),
             namespace=body.namespace,
             owner=Owner(EXTERNAL, peer.uid, body.name),
             spec=spec,
             resolved=resolved,
-            digest=digest_of(body.model_dump(mode="json")) if request_id else "",
+            digest=digest_of(body.document()) if request_id else "",
             enforced=False,
             request_id=request_id,
             owner_process=_owner_process(body, peer),
@@ -114,10 +127,10 @@ class LeaseService:
         else:
             reservation = await self._parts.committer.submit(operation)
         self._parts.heartbeats.beat(reservation_id, now)
-        return self.told(cast("Reservation", reservation))
+        return self.told(cast("Reservation", reservation), self._parts.clock())
 
 
-def _owner_process(body: ReserveRequest, peer: Peer) -> ProcessIdentity | None:
+def _owner_process(body: ReserveRequest | Reserve, peer: Peer) -> ProcessIdentity | None:
     """Return the process that *body* names as the owner, by default the one that asks.
 
     Raises:

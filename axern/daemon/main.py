@@ -207,7 +207,8 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
     listening = door.listening(settings, handover)
     notifier = systemd.Notifier(handover.notify_socket)
     supervision = Supervision(notifier, handover.watchdog_s, parts, reconciler)
-    serving = server.build(Handlers(parts), error_response)
+    handlers = Handlers(parts)
+    serving = server.build(handlers, error_response, shortly=handlers.short_way.take)
     tasks = {
         asyncio.create_task(serving.serve(sockets=[listening]), name="server"),
         asyncio.create_task(reconciler.loop(), name="loop"),

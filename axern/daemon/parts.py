@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from axern.api.views import reservation_view
+from axern.api.views import as_they_are, reservation_view
 from axern.daemon import happenings
 from axern.daemon.event_log import EventLog, Happening
 from axern.daemon.explainer import Explainer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ledger.heartbeats import Heartbeats
     from ledger.refusal import Refusal
     from ledger.rights import Caller, Thing, Verb
+    from ledger.staging import Operation
     from ledger.store import Ledger
 
 Json = dict[str, Any]
@@ -137,19 +138,25 @@ class Parts:
         """
         await self._settle(proposal)
         try:
-            try:
-                return await self._charge(proposal)
-            except AdmissionRefused as error:
-                gate = self.observer.memory
-                amount_bytes = gate.may_reclaim(error.refusal, self.clock().monotonic_ms)
-                if not amount_bytes:
-                    raise
+            return await self._charge(proposal)
+        except AdmissionRefused as error:
+            return await self.reserve_again(proposal, error, viewer)
+
+    async def reserve_again(
+        self, proposal: transitions.Proposal, error: AdmissionRefused, viewer: Caller | None
+    ) -> Reservation:
+        """Charge *proposal*, refused with *error*, if memory can be made free; else explain it."""
+        try:
+            gate = self.observer.memory
+            amount_bytes = gate.may_reclaim(error.refusal, self.clock().monotonic_ms)
+            if not amount_bytes:
+                raise error
             with contextlib.suppress(HostError):  # then what is in use is as it was
                 await asyncio.to_thread(gate.reclaim, amount_bytes)
                 self.observer.observe(self.ledger.state.reservations())
             return await self._charge(proposal)
-        except AdmissionRefused as error:
-            raise AdmissionRefused(self.refused(error.refusal, proposal, viewer)) from None
+        except AdmissionRefused as last:
+            raise AdmissionRefused(self.refused(last.refusal, proposal, viewer)) from None
 
     async def explain(
         self, proposal: transitions.Proposal, viewer: Caller | None = None
@@ -185,17 +192,24 @@ class Parts:
         return facts
 
     async def _charge(self, proposal: transitions.Proposal) -> Reservation:
-        operation = partial(
+        row = cast("Reservation", await self.committer.submit(self.charging(proposal)))
+        if row.id == proposal.id:
+            self.note_admission(row)
+        return row
+
+    def charging(self, proposal: transitions.Proposal) -> Operation:
+        """Return the operation that charges *proposal*, decided on what is seen of the host now."""
+        return partial(
             transitions.reserve,
             proposal=proposal,
             facts=self.observer.facts,
             now=self.clock(),
             policy=self.admission_policy,
         )
-        row = cast("Reservation", await self.committer.submit(operation))
-        if row.id == proposal.id:
-            self.note(happenings.admitted(self.ledger.state, row))
-        return row
+
+    def note_admission(self, row: Reservation) -> None:
+        """Keep an event if *row*, admitted just now, exceeds a claim."""
+        self.note(happenings.admitted(self.ledger.state, row))
 
     def refused(
         self,
@@ -257,12 +271,12 @@ class Parts:
         )
         return self.explainer.explain(case, decision)
 
-    def view(self, reservation: Reservation) -> Json:
-        """Return the JSON object of *reservation* with its liveness of now."""
-        now = self.clock()
+    def view(self, reservation: Reservation, now: Now | None = None) -> Json:
+        """Return *reservation* as it is sent, with its liveness of *now*."""
+        now = now or self.clock()
         beat = self.heartbeats.beats.get(reservation.id)
         standing = liveness(reservation, beat, now, self.liveness_policy)
-        return reservation_view(reservation, standing, now, beat)
+        return reservation_view(reservation, standing, now, beat, as_they_are)
 
     def resolve_id(self, text: str) -> str:
         """Return the whole id that *text*, an id or a prefix of at least four digits, names.

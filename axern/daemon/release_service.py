@@ -7,7 +7,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from axern.api.views import released_view
+from axern.api.views import as_they_are, released_view
 from axern.daemon.parts import Json, Parts
 from axern.runtime import remains
 from ledger import release
@@ -47,11 +47,19 @@ class ReleaseService:
         try:
             moved = cast("Reservation", await self._parts.committer.submit(begin))
         except NotFound:
-            return True, self._over(await self._gone(row.id, asked))
+            return True, await self.over_before(row.id, asked)
         if not moved.is_sandbox:
-            self._parts.heartbeats.forget(moved.id)
-            return True, self._over(self._released(moved, asked.by, asked.note))
+            return True, self.uncharged(moved, asked)
         return await self._buried(moved, self._end(moved, asked, grace_ms), asked)
+
+    def uncharged(self, row: Reservation, asked: Asked) -> Json:
+        """Return the answer to the release of the lease *row*, which is committed."""
+        self._parts.heartbeats.forget(row.id)
+        return self._over(self._released(row, asked.by, asked.note))
+
+    async def over_before(self, reservation_id: str, asked: Asked) -> Json:
+        """Return the answer for an entry that has no row any more; raises NotFound."""
+        return self._over(await self._gone(reservation_id, asked))
 
     def let_end(self, row: Reservation, asked: Asked) -> None:
         """Let the sandbox of *row*, whose release was begun, be buried; nobody waits for it."""
@@ -105,4 +113,4 @@ class ReleaseService:
         return Released(row.id, row, self._parts.ledger.state.clock.wall_ms, by, evidence)
 
     def _over(self, released: Released) -> Json:
-        return released_view(released, self._parts.clock())
+        return released_view(released, self._parts.clock(), as_they_are)

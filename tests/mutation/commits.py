@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.fault import Fault
 
 _COMMITTER = "ledger/committer.py"
+_UPKEEP = "ledger/upkeep.py"
 _STAGING = "ledger/staging.py"
 _STORE = "ledger/store.py"
 
@@ -82,31 +83,31 @@ FAULTS = (
         "Flushes of a slow disk hold up everything else of the daemon.",
     ),
     Fault(
-        _COMMITTER,
+        _UPKEEP,
         "self._closed or self._ledger.failed:\n            return\n        due",
         "self._closed:\n            return\n        due",
         "A checkpoint is begun on a journal that has failed.",
     ),
     Fault(
-        _COMMITTER,
+        _UPKEEP,
         "                self._changed_at_s = self._changed_at_s or changed_at_s\n",
         "",
         "A checkpoint that failed is not tried again until something changes.",
     ),
     Fault(
-        _COMMITTER,
+        _UPKEEP,
         "        self._look_after(self._retry_after_s)\n",
         "",
         "An idle ledger whose checkpoint failed does not get well by itself.",
     ),
     Fault(
-        _COMMITTER,
+        _UPKEEP,
         "            self._look_after(self._room_after_s)\n",
         "",
         "An idle ledger does not notice that there is room again.",
     ),
     Fault(
-        _COMMITTER,
+        _UPKEEP,
         "max(self._idle_s, COST_FACTOR * cost_s)",
         "max(self._idle_s, cost_s)",
         "A large ledger that is never quite idle does nothing but write checkpoints.",

@@ -21,6 +21,7 @@ LEDGER_IO = (
     "ledger.salvage",
     "ledger.store",
     "ledger.committer",
+    "ledger.upkeep",
     "ledger.reader",
     "ledger.history",
     "ledger.past",

@@ -17,7 +17,7 @@ from axern.api import listener, server
 from axern.api.messages import Answer as Reply
 from axern.api.messages import Request, Response
 from axern.api.protocol import LimitedProtocol
-from axern.api.server import Handler
+from axern.api.server import Handler, Shortly
 from axern.daemon.handlers import error_response
 
 LIMIT_S = 20.0
@@ -121,7 +121,10 @@ def request(path: str = "/ok", body: bytes = b"", **headers: object) -> bytes:
 
 @contextlib.contextmanager
 def serving(
-    path: Path, handler: Handler | None = None, protocol: type[LimitedProtocol] = LimitedProtocol
+    path: Path,
+    handler: Handler | None = None,
+    protocol: type[LimitedProtocol] = LimitedProtocol,
+    **ways: Shortly,
 ) -> Iterator[Served]:
     """Run a server at *path*; the usual handler answers 200 with the size of the body."""
     served = Served(str(path))
@@ -132,7 +135,7 @@ def serving(
             return await handler(request)
         return Response(200, json.dumps({"bytes": len(request.body)}).encode())
 
-    running = server.build(note, error_response, protocol)
+    running = server.build(note, error_response, protocol, **ways)
     listening = listener.listen(served.path, None)
     thread = threading.Thread(
         target=lambda: asyncio.run(running.serve(sockets=[listening])), name="server"
