@@ -210,6 +210,8 @@ def _entry_shortfalls(view: State, demand: Demand, policy: AdmissionPolicy) -> l
         (NAMESPACE_ENTRIES, policy.namespace_entry_cap, demand.namespace),
     ):
         room = cap - view.entry_count(namespace)
+        if not namespace:
+            room -= view.holding  # what is held for the head of the queue becomes an entry
         if room < 1:
             found.append(short(gate, "entries", 1, cap, room))
     return found

@@ -25,9 +25,14 @@ from ledger.facts import Facts
 from ledger.state import Change, Posting, Put
 from ledger.tables import Row
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of both formats; a change of any row, line or header raises it."""
-_TABLES_SINCE = {tables.STANDINGS: 2, tables.LIMIT_RANGES: 3}
+_TABLES_SINCE = {
+    tables.STANDINGS: 2,
+    tables.LIMIT_RANGES: 3,
+    tables.WAITS: 4,
+    tables.PAUSES: 4,
+}
 """The schema that a table came with, where that is not the first."""
 NO_CHAIN = "0" * 64
 """What the first line of a ledger is chained to."""

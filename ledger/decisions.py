@@ -10,14 +10,25 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from ledger import checkpoint as checkpoint_file
 from ledger import contents as contents_of
-from ledger import transitions
+from ledger import queue_decisions, transitions
 from ledger.admission import AdmissionPolicy
+from ledger.claims import Host
 from ledger.clock import Now
+from ledger.difference import (
+    CHECKPOINT,
+    DECISION,
+    PHASE,
+    POSTINGS,
+    Difference,
+    apart,
+    difference,
+    rows_that_differ,
+)
 from ledger.errors import AxernError, InvalidArgument, LedgerCorrupt, LedgerTooNew
 from ledger.files import Folder, check_hint, translate
 from ledger.past import TORN, Flaw, Line, Past, gives_up, walk
@@ -32,31 +43,8 @@ if TYPE_CHECKING:
     from ledger.codec import Checkpoint, Commit
     from ledger.state import Change
 
-DECISION = "decision"
-ROWS = "rows"
-POSTINGS = "postings"
-PHASE = "phase"
-CHECKPOINT = "checkpoint"
-
 _NO_CAPS = AdmissionPolicy(MAX_INTEGER, MAX_INTEGER, MAX_INTEGER)
 _MOST_CAPPED = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One operation that comes out otherwise: what the journal says, and what it should say.
-
-    `kind` is `decision` (it would be refused), `rows`, `postings`, `phase`, or `checkpoint` where
-    the checkpoint of that generation has other rows.
-    """
-
-    kind: str
-    generation: int
-    place: str
-    operation: str
-    id: str
-    journaled: str
-    recomputed: str
 
 
 @dataclass(slots=True)
@@ -207,20 +195,47 @@ class _Replay:
         self, state: State, change: Change, commit: Commit, outcome: Outcome
     ) -> Iterator[Difference]:
         yield from _phases(state, change)
-        yield from self._grants(state, change, commit, outcome)
+        if change.operation in queue_decisions.OPERATIONS:
+            yield from self._of_queue(state, change, commit, outcome)
+        else:
+            yield from self._grants(state, change, commit, outcome)
         wanted, have = _sums(postings_for(state, change.puts)), _sums(change.postings)
         if wanted != have:
             key = min(key for key in wanted.keys() | have.keys() if wanted[key] != have[key])
-            yield _difference(
+            yield difference(
                 POSTINGS, change, " ".join(key), f"{have[key]}", f"{wanted[key]} by its rows"
             )
+
+    def _of_queue(
+        self, state: State, change: Change, commit: Commit, outcome: Outcome
+    ) -> Iterator[Difference]:
+        """Do what *change* does to the queue again."""
+        outcome.decisions += 1
+        now, key = commit.clock, change.puts[0].key
+        made = queue_decisions.again(state, change, Host(change.facts, now, self._policy))
+        if isinstance(made, str):
+            found = difference(DECISION, change, key, "done", made)
+            made = queue_decisions.again(state, change, Host(change.facts, now, _NO_CAPS))
+            if isinstance(made, str):
+                yield found
+                return
+            if len(outcome.capped) < _MOST_CAPPED:
+                outcome.capped.append(replace(found, generation=commit.generation))
+        row = next((put.row for put in change.puts if isinstance(put.row, Reservation)), None)
+        if row is not None and isinstance(made.result, Reservation):
+            decided = _with_lane(made, made.result, row, state, change)
+            if isinstance(decided, AxernError):
+                yield difference(DECISION, change, key, "granted", decided.message)
+                return
+            made = decided
+        yield from rows_that_differ(change, made.puts)
 
     def _grants(
         self, state: State, change: Change, commit: Commit, outcome: Outcome
     ) -> Iterator[Difference]:
         """Decide each reservation that *change* makes again, in order."""
         fork, puts = state.fork(), {(put.table, put.key): put.row for put in change.puts}
-        made: dict[tuple[str, str], object] = {}
+        made: list[Put] = []
         for put in change.puts:
             row = put.row
             if not isinstance(row, Reservation) or state.find_reservation(put.key) is not None:
@@ -229,7 +244,7 @@ class _Replay:
             decided = _reserve(fork, row, puts, change, commit, self._policy)
             if isinstance(decided, AxernError):
                 words = f"refused: {decided.message} [{decided.code}]"
-                found = _difference(DECISION, change, row.id, "granted", words)
+                found = difference(DECISION, change, row.id, "granted", words)
                 decided = _reserve(fork, row, puts, change, commit, _NO_CAPS)
                 if isinstance(decided, AxernError):
                     yield found
@@ -237,10 +252,9 @@ class _Replay:
                 if len(outcome.capped) < _MOST_CAPPED:
                     outcome.capped.append(replace(found, generation=commit.generation))
             fork.apply(decided)
-            made |= {(each.table, each.key): each.row for each in decided.puts}
-        if made and made != puts:
-            key = min(key for key in made.keys() | puts.keys() if made.get(key) != puts.get(key))
-            yield _difference(ROWS, change, " ".join(key), *_apart(puts.get(key), made.get(key)))
+            made += decided.puts
+        if made:
+            yield from rows_that_differ(change, made)
 
 
 def _reserve(
@@ -311,7 +325,7 @@ def _phases(state: State, change: Change) -> Iterator[Difference]:
         if after != before.phase and after not in TRANSITIONS[before.phase]:
             allowed = ", ".join(sorted(TRANSITIONS[before.phase]))
             words = f"{before.phase} may become {allowed}"
-            yield _difference(PHASE, change, put.key, f"{before.phase} became {after}", words)
+            yield difference(PHASE, change, put.key, f"{before.phase} became {after}", words)
 
 
 def _against(state: State, checkpoint: Checkpoint) -> Difference | None:
@@ -328,7 +342,7 @@ def _against(state: State, checkpoint: Checkpoint) -> Difference | None:
                     f"the checkpoint of {name}",
                     CHECKPOINT,
                     f"{table} {key}",
-                    *_apart(theirs, mine),
+                    *apart(theirs, mine),
                 )
     return None
 
@@ -341,29 +355,6 @@ def _checkpoints(folder: Folder, base: Checkpoint) -> Iterator[Checkpoint]:
 
 def _newborn() -> State:
     return State.load(Now("", 0, 0, 0), 0, contents_of.at_birth().tables, {})
-
-
-def _apart(told: object, wanted: object) -> tuple[str, str]:
-    """Return the fields in which two rows differ, as each has them; no row is `nothing`."""
-    if type(told) is not type(wanted):
-        return _kind(told), _kind(wanted)
-    names = [
-        each.name
-        for each in fields(told)  # type: ignore[arg-type]  # rows are dataclasses
-        if getattr(told, each.name) != getattr(wanted, each.name)
-    ]
-    left, right = (
-        ", ".join(f"{name} {getattr(row, name)}" for name in names) for row in (told, wanted)
-    )
-    return left, right
-
-
-def _kind(row: object) -> str:
-    return "nothing" if row is None else f"a {type(row).__name__}"
-
-
-def _difference(kind: str, change: Change, name: str, told: str, wanted: str) -> Difference:
-    return Difference(kind, 0, "", change.operation, name, told, wanted)
 
 
 def _sums(postings: tuple[Posting, ...]) -> Counter[tuple[str, str]]:

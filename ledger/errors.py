@@ -140,6 +140,12 @@ class GroupRefused(AxernError):
         self.code = error.code
 
 
+class QueueFull(AxernError):
+    """As many wait as may; who asks again later may find a place."""
+
+    code = "busy"
+
+
 class LedgerError(AxernError):
     """The durable state can't serve the request."""
 

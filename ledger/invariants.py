@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.reservation import LANES, OWNER_KINDS, PHASES, Reservation
-from ledger.tables import Claim, Namespace, Node, RequestRecord, Standing, Ticket
+from ledger.tables import Claim, Namespace, Node, RequestRecord, Standing, Ticket, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +39,7 @@ def check(
         *_check_claims(rows),
         *_check_references(rows),
         *_check_standing(rows),
+        *_check_queue(rows),
     ]
 
 
@@ -234,3 +235,37 @@ def _check_standing(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation
                     yield Violation(
                         "retired-with-entries", f"the node is retired and has {left} {table}"
                     )
+
+
+def _check_queue(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    tickets, heads = rows.get("tickets", {}), []
+    sequences: dict[int, str] = {}
+    for key, row in rows.get("waits", {}).items():
+        ticket = tickets.get(key)
+        if not isinstance(row, Wait) or not isinstance(ticket, Ticket):
+            yield Violation("wait-without-ticket", f"{key} waits and has no ticket")
+            continue
+        if ticket.id != key or key in rows.get("reservations", {}):
+            yield Violation("wrong-key", f"ticket {ticket.id} at {key} waits, and may be granted")
+        if row.priority not in range(10):
+            yield Violation("unknown-priority", f"ticket {key} has priority {row.priority}")
+        if ticket.sequence in sequences:
+            yield Violation("shared-place", f"{sequences[ticket.sequence]} and {key} came as one")
+        sequences[ticket.sequence] = key
+        wanted = dict(_amounts(ticket.requests, ticket.gpu_device))
+        for pool, amount in _amounts(ticket.held, ticket.gpu_device):
+            if not 0 <= amount <= wanted[pool]:
+                yield Violation(
+                    "held-differs", f"ticket {key} holds {amount} {pool} of {wanted[pool]}"
+                )
+            elif amount and row.bypasses != 2:  # noqa: PLR2004 - written without the queue's code
+                yield Violation(
+                    "held-too-early", f"ticket {key} holds {pool}, passed by {row.bypasses} times"
+                )
+        if row.bypasses > 2:  # noqa: PLR2004
+            yield Violation("passed-by", f"ticket {key} was passed by {row.bypasses} times")
+        heads += [key] if row.bypasses == 2 else []  # noqa: PLR2004
+    if len(heads) > 1:
+        yield Violation("two-heads", f"room is held for {' and '.join(heads)}")
+    if set(rows.get("pauses", {})) - {"node"}:
+        yield Violation("wrong-key", "a pause stands under another key than node")

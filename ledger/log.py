@@ -18,11 +18,11 @@ from ledger.past import Line, Past, Segment, lines_of
 from ledger.reservation import RELEASED, Reservation
 from ledger.resources import Resources
 from ledger.state import Change, Put
-from ledger.tables import BEATS, CLAIMS, NODE_KEY, REQUESTS, RESERVATIONS
+from ledger.tables import BEATS, CLAIMS, NODE_KEY, REQUESTS, RESERVATIONS, WAITS
 
 BEAT = "beat"
 _REBASE = "rebase"
-_BESIDE = frozenset({BEATS, REQUESTS})
+_BESIDE = frozenset({BEATS, REQUESTS, WAITS})
 """Tables whose rows are told with what they belong to."""
 _WALL = re.compile(rb'"wall_ms":([0-9]{1,16}),"facts"', re.ASCII)
 _ADMITTED = re.compile(
@@ -177,5 +177,5 @@ def _subjects(change: Change) -> list[Put] | list[None]:
         return [None]
     found = [put for put in change.puts if put.table == RESERVATIONS]
     found = found or [put for put in change.puts if put.table not in {*_BESIDE, CLAIMS}]
-    found = found or [put for put in change.puts if put.table == CLAIMS]
+    found = found or [put for put in change.puts if put.table in (CLAIMS, WAITS)]
     return found or [None]

@@ -19,6 +19,7 @@ from ledger.tables import (
     REQUESTS,
     RESERVATIONS,
     TICKETS,
+    WAITS,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ KINDS = (GRANT, PHASE, RELEASE, RECLAIM, LEASE, QUEUE, OPERATOR, NODE, UPKEEP)
 renewal, `NODE` what the host can promise, `UPKEEP` what the ledger does for itself."""
 
 _KIND_OF = {
-    "reserve": GRANT,
+    **dict.fromkeys(("reserve", "grant"), GRANT),
     **dict.fromkeys(("start", "run", "stop", "retire"), PHASE),
     "release": RELEASE,
     **dict.fromkeys(("renew", "replace-token"), LEASE),
@@ -110,7 +111,7 @@ def of(generation: int, wall_ms: int, changes: Iterable[Change]) -> Iterator[Occ
 
 def _kind(change: Change, put: Put | None) -> str:
     operation = change.operation
-    if put is not None and put.table == TICKETS:
+    if put is not None and put.table in (TICKETS, WAITS):
         return QUEUE
     if change.by == _DAEMON:
         # A sandbox was stopped before it is released: only of a lease that is the daemon's own act.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ledger import tables
+from ledger import tables, tickets
 from ledger.claims import has_expired
 from ledger.reservation import (
     ACTIVE,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ledger.clock import Now
     from ledger.state import State
-    from ledger.tables import Claim, RequestRecord
+    from ledger.tables import Claim, RequestRecord, Ticket
 
 REQUEST_LIFETIME_MS = 24 * 3_600_000
 
@@ -68,7 +68,14 @@ class EndClaim:
     claim_id: str
 
 
-Action = Look | Stop | EndLease | ForgetRequests | EndClaim
+@dataclass(frozen=True, slots=True)
+class EndTicket:
+    """Take this ticket out of the queue: it has waited for as long as it would."""
+
+    ticket_id: str
+
+
+Action = Look | Stop | EndLease | ForgetRequests | EndClaim | EndTicket
 
 
 def plan(
@@ -93,6 +100,7 @@ def plan(
         *_entry_actions(state, beats, now, policy, in_grace=in_grace),
         *_request_actions(state, now),
         *_claim_actions(state, now),
+        *_ticket_actions(state, now),
     )
 
 
@@ -128,3 +136,9 @@ def _claim_actions(state: State, now: Now) -> Iterator[EndClaim]:
     for key, row in state.rows(tables.CLAIMS):
         if has_expired(cast("Claim", row), now):
             yield EndClaim(key)
+
+
+def _ticket_actions(state: State, now: Now) -> Iterator[EndTicket]:
+    for key, row in state.rows(tables.TICKETS):
+        if tickets.has_expired(cast("Ticket", row), now):
+            yield EndTicket(key)

@@ -117,4 +117,5 @@ def _of(user: str, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _is_live(view: State, record: RequestRecord) -> bool:
-    return view.find_reservation(record.reservation_id) is not None
+    key = record.reservation_id
+    return view.find_reservation(key) is not None or view.row(tables.TICKETS, key) is not None

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ledger import request_ids, transitions
-from ledger.errors import AxernError, CommitFailed, GroupRefused
+from ledger.errors import AxernError, CommitFailed, GroupRefused, InvariantViolation
+from ledger.granting import Granting, Staged
 from ledger.request_ids import EndedRequests
 from ledger.state import Change, State
+
+if TYPE_CHECKING:
+    from ledger.claims import Host
 
 Operation = Callable[[State], Change]
 
@@ -16,7 +21,7 @@ WHILE_SHORT = frozenset(
     {
         *("start", "run", "stop", "retire", "release", "forget-requests"),
         *("observe-node", "rebase", "drain", "undrain", "retire-node"),
-        *("claim-release", "namespace-delete"),
+        *("claim-release", "namespace-delete", "ticket-end", "queue-pause"),
     }
 )
 """What is still done while the disk has no room: what brings entries nearer to their end, each a
@@ -43,7 +48,8 @@ class Batch:
     `outcomes` has for each operation, in order, its result or the AxernError that it raised. They
     mean nothing before the batch is published: a refusal may rest on a change that came to nothing.
     `line` is empty if nothing has to be written. One that *gives back* has nothing in it that may
-    make the ledger grow, so that it may take the ballast's room.
+    make the ledger grow, so that it may take the ballast's room. `granted` are the grants of
+    requests that have waited.
     """
 
     outcomes: list[object]
@@ -54,19 +60,32 @@ class Batch:
     gives_back: bool = True
     ended: list[str] = field(default_factory=list)
     drops: Mapping[str, int] = field(default_factory=dict)
+    granted: list[Change] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Queue:
+    """Who grants what waits, and on what; None in `host` where nobody knows how the host is."""
+
+    granting: Granting
+    host: Host | None
 
 
 class Stage:
     """Applies operations to the fork of one batch and keeps their changes for the journal's line.
 
-    While *short* is set, what may make the ledger grow is refused with it.
+    While *short* is set, what may make the ledger grow is refused with it, and nothing that waits
+    is granted. After each operation those who wait have their turn.
     """
 
-    def __init__(self, batch: Batch, following: int, short: CommitFailed | None) -> None:
+    def __init__(
+        self, batch: Batch, following: int, short: CommitFailed | None, queue: Queue | None
+    ) -> None:
         self.changes: list[Change] = []
         self._batch = batch
         self._following = following
         self._short = short
+        self._queue = queue
 
     def apply(self, operations: Iterable[Operation | Group]) -> None:
         """Apply *operations* in order; one that raises AxernError leaves no trace."""
@@ -90,6 +109,11 @@ class Stage:
             keys = ended.oldest(batch.ended, batch.drops, batch.fork)
             self._apply(batch.fork, lambda view: transitions.forget_requests(view, keys), [])
 
+    def look(self) -> None:
+        """Grant what waits and fits by what was observed since the last batch."""
+        if self._queue is not None:
+            self._let_grant(self._queue, None)
+
     def _apply(self, fork: State, operation: Operation, ended: list[str]) -> object:
         change = operation(fork)
         if not change.puts:
@@ -106,19 +130,47 @@ class Stage:
         self.changes.append(change)
         if name != "beat":
             batch.only_beats = False
+        if fork.waiting and self._queue is not None:
+            self._let_grant(self._queue, change)
         return change.result
+
+    def _let_grant(self, queue: Queue, change: Change | None) -> None:
+        """Let those who wait have their turn, after *change* or by new facts."""
+        if queue.host is None or self._short is not None:
+            queue.granting.forget()  # what is missed now is found by asking everybody
+            return
+        on = Staged(self._batch.fork, queue.host, self._take)
+        try:
+            if change is None:
+                queue.granting.look(on)
+            else:
+                queue.granting.after(on, change)
+        except AxernError as err:  # it would be taken for a refusal of *change*, which is done
+            raise InvariantViolation(f"a grant has failed: {err}") from err
+
+    def _take(self, change: Change) -> None:
+        """Let *change*, which the queue makes, be a part of the batch."""
+        batch = self._batch
+        batch.fork.apply(change)
+        batch.fork.generation = self._following
+        self.changes.append(change)
+        batch.only_beats = batch.gives_back = False
+        if change.operation == "grant":
+            batch.granted.append(change)
 
     def _apply_group(self, group: Group) -> list[object]:
         if not group.atomic:
-            inner = Stage(Batch([], self._batch.fork), self._following, self._short)
+            inner = Stage(Batch([], self._batch.fork), self._following, self._short, self._queue)
             inner.apply(group.operations)
             self._take_over(inner)
             return inner._batch.outcomes
-        trial = Stage(Batch([], self._batch.fork.fork()), self._following, self._short)
+        trial = Stage(Batch([], self._batch.fork.fork()), self._following, self._short, self._queue)
         for index, operation in enumerate(group.operations):
             trial.apply((operation,))
             refused = trial._batch.outcomes[-1]
             if isinstance(refused, AxernError):
+                if trial.changes and self._queue is not None:
+                    self._queue.granting.forget()
                 raise GroupRefused(index, refused)
         if trial.changes:
             self._batch.fork.merge(trial._batch.fork)
@@ -130,3 +182,4 @@ class Stage:
         self._batch.ended += inner._batch.ended
         self._batch.only_beats &= inner._batch.only_beats
         self._batch.gives_back &= inner._batch.gives_back
+        self._batch.granted += inner._batch.granted

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ledger.clock import Now
     from ledger.facts import Facts
-    from ledger.tables import Row
+    from ledger.tables import Row, Ticket
 
 CAPACITY = "capacity"
 SYSTEM_RESERVE = "system_reserve"
@@ -87,12 +87,13 @@ class State:
     """Tables, account balances and the counts derived from them, at one generation.
 
     A fork reads through to its base and keeps its own changes, so that a batch can be staged,
-    written and then merged, or dropped without a trace. `last_lane` is the one that was given last.
+    written and then merged, or dropped without a trace. `last_lane` is the one that was given last,
+    `waiting` the number of tickets, `holding` of those for which something is held.
     """
 
     __slots__ = tuple(
         "_balances _base _counts _deadlines _exposure _lanes _tables clock generation "
-        "last_lane".split()
+        "holding last_lane waiting".split()
     )
     _exposure: Exposure | None
 
@@ -100,6 +101,8 @@ class State:
         self.clock = clock
         self.generation = generation
         self.last_lane: int = base.last_lane if base else -1
+        self.waiting: int = base.waiting if base else 0
+        self.holding: int = base.holding if base else 0
         self._base = base
         self._tables: dict[str, dict[str, Row | None]] = {name: {} for name in tables.ROW_TYPES}
         self._balances: dict[str, dict[str, int]] = {}
@@ -130,6 +133,7 @@ class State:
         self._exposure = fork._exposure
         self.clock, self.generation = fork.clock, fork.generation
         self.last_lane = fork.last_lane
+        self.waiting, self.holding = fork.waiting, fork.holding
 
     @classmethod
     def load(
@@ -146,6 +150,8 @@ class State:
             state._count(reservation, 1)
             if reservation.lane is not None:
                 state.last_lane = reservation.lane
+        for row in state._tables[tables.TICKETS].values():
+            state._count_ticket(cast("Ticket | None", row), 1)
         for (account, pool), amount in balances.items():
             state._balances.setdefault(account, {})[pool] = amount
         return state
@@ -157,6 +163,7 @@ class State:
         other._balances = {account: dict(pools) for account, pools in self._balances.items()}
         other._counts, other._lanes = dict(self._counts), dict(self._lanes)
         other.last_lane = self.last_lane
+        other.waiting, other.holding = self.waiting, self.holding
         return other
 
     def all_rows(self) -> Mapping[str, Mapping[str, Row]]:
@@ -290,6 +297,9 @@ class State:
         for put in change.puts:
             if put.table == tables.RESERVATIONS:
                 self._index(put.key, cast("Reservation | None", put.row))
+            elif put.table == tables.TICKETS:
+                self._count_ticket(cast("Ticket | None", self.row(put.table, put.key)), -1)
+                self._count_ticket(cast("Ticket | None", put.row), 1)
             own = self._tables[put.table]
             if put.row is None and self._base is None:
                 own.pop(put.key, None)
@@ -318,6 +328,12 @@ class State:
             self._count(after, 1)
             if before is None and after.lane is not None:
                 self.last_lane = after.lane
+
+    def _count_ticket(self, ticket: Ticket | None, count: int) -> None:
+        if ticket is not None:
+            self.waiting += count
+            if any(ticket.held.amounts()):
+                self.holding += count
 
     def _count(self, reservation: Reservation, count: int) -> None:
         counts = self._counts

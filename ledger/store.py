@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ledger import checkpoint as checkpoint_file
 from ledger import codec, lock, remembered
@@ -27,20 +27,29 @@ from ledger.errors import (
     InvariantViolation,
 )
 from ledger.files import DIRECTORY_MODE, Folder, require_local, translate
+from ledger.granting import Granting
 from ledger.journal import Journal, first_generation
+from ledger.rebase import rebase
 from ledger.recovery import Loaded, load
 from ledger.remembered import Remembered
 from ledger.request_ids import EndedRequests
-from ledger.staging import Batch, Group, Operation, Stage
+from ledger.staging import Batch, Group, Operation, Queue, Stage
 from ledger.state import State
-from ledger.transitions import rebase
+
+if TYPE_CHECKING:
+    from ledger.claims import Host
 
 CHECKPOINT_BYTES = 32 * 1024**2
 """How far the journal grows before a checkpoint: a fraction of a second to replay."""
 
 
 class Ledger:
-    """The one writer of a ledger; made by `open`, closed by `close` or at the end of `with`."""
+    """The one writer of a ledger; made by `open`, closed by `close` or at the end of `with`.
+
+    `host_at` tells on what those who wait are decided; while it is None, they wait.
+    """
+
+    host_at: Callable[[Now], Host] | None = None
 
     def __init__(self, folder: Folder, held: lock.Lock, loaded: Loaded, segment_bytes: int) -> None:
         self.node_id = loaded.node_id
@@ -55,6 +64,7 @@ class Ledger:
         self._finishing = threading.Lock()
         self._newest = (loaded.checkpoint_generation, 0)
         self._ended = EndedRequests.of(loaded.state)
+        self._granting = Granting()
         self._remembered: Remembered | None = None
         self._closed = False
 
@@ -189,8 +199,13 @@ class Ledger:
         fork = self._state.fork()
         following = fork.generation + 1
         batch = Batch([], fork)
-        stage = Stage(batch, following, self._short())
+        if self._granting.is_staged:  # with a batch that came to nothing
+            self._granting.forget()
+        host = self.host_at(now) if self.host_at is not None else None
+        stage = Stage(batch, following, self._short(), Queue(self._granting, host))
         stage.apply(operations)
+        if fork.waiting:
+            stage.look()
         stage.forget_requests(self._ended)
         if stage.changes:
             fork.clock = now
@@ -214,6 +229,7 @@ class Ledger:
 
     def publish(self, batch: Batch) -> None:
         """Let readers see *batch*, which was flushed."""
+        self._granting.is_staged = False
         if batch.line:
             if self._journal.generation != batch.fork.generation:
                 raise InvariantViolation("a batch is published that was not flushed")

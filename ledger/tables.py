@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.quick import quick
-from ledger.reservation import Reservation
+from ledger.reservation import Owner, ProcessIdentity, Reservation
 from ledger.resources import OptionalResources, Resources
+from ledger.spec import ResourceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +92,11 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request that waits; the head of the queue may hold capacity in the account `held`."""
+    """A request that waits; the head of the queue may hold capacity in the account `held`.
+
+    `id` is that of the reservation to come, `gpu_device` where GPU memory is held. What else the
+    reservation is made of stands in its `Wait`.
+    """
 
     id: str
     namespace: str
@@ -104,10 +109,46 @@ class Ticket:
     expires_boottime_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a ticket becomes once there is room, and its place in the queue; keyed like the ticket.
+
+    `priority` is 0 to 9, the higher the sooner; `aging_boottime_ms` is since when it grows older,
+    `bypasses` how often others took what it waits for while it was the head. The other fields are
+    those of the reservation; `ttl_ms` and `max_lifetime_ms` count from its grant.
+    Source: docs/decisions/0031-queue.md.
+    """
+
+    owner: Owner
+    spec: ResourceSpec
+    limits: OptionalResources
+    digest: str
+    enforced: bool
+    priority: int
+    aging_boottime_ms: int
+    bypasses: int = 0
+    runtime: str | None = None
+    requires: tuple[str, ...] = ()
+    request_id: str | None = None
+    owner_process: ProcessIdentity | None = None
+    ttl_ms: int | None = None
+    max_lifetime_ms: int | None = None
+    token_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """That nothing of the queue is granted, and nobody in it grows older: one row, keyed `node`."""
+
+    by: str
+    since_wall_ms: int
+    since_boottime_ms: int
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """A granted request, so that its retry finds the same entry for 24 hours.
+    """A granted request, or one that waits, so that its retry finds the same entry for 24 hours.
 
     `digest` is the SHA-256 of the body; the same id with another digest is a conflict.
     """
@@ -149,6 +190,8 @@ Row = (
     | Beat
     | Standing
     | LimitRange
+    | Wait
+    | Pause
 )
 
 NODES = "nodes"
@@ -161,6 +204,8 @@ REQUESTS = "requests"
 BEATS = "beats"
 STANDINGS = "standings"
 LIMIT_RANGES = "limit_ranges"
+WAITS = "waits"
+PAUSES = "pauses"
 
 ROW_TYPES: Mapping[str, type[Row]] = {
     NODES: Node,
@@ -173,6 +218,8 @@ ROW_TYPES: Mapping[str, type[Row]] = {
     BEATS: Beat,
     STANDINGS: Standing,
     LIMIT_RANGES: LimitRange,
+    WAITS: Wait,
+    PAUSES: Pause,
 }
 """Every table of the ledger and the type of its rows; a row's key is its id or name."""
 

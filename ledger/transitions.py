@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ledger import tables
@@ -77,6 +77,18 @@ def reserve(
     granted = find_granted(view, proposal)
     if granted is not None:
         return Change("reserve", result=granted)
+    return admit(view, proposal, facts, now, policy)
+
+
+def admit(
+    view: State, proposal: Proposal, facts: Facts | None, now: Now, policy: AdmissionPolicy
+) -> Change:
+    """Charge *proposal* if it fits, whatever its request id stands for; result: the reservation.
+
+    Raises:
+        AdmissionRefused: It does not fit.
+        NotFound: The namespace does not exist.
+    """
     decision = evaluate(view, facts, demand_of(proposal), now, policy)
     if not isinstance(decision, Admitted):
         raise AdmissionRefused(decision)
@@ -151,12 +163,17 @@ def find_granted(view: State, proposal: Proposal) -> Reservation | None:
 
     Raises:
         RequestIdConflict: It was granted for another body.
-        StateConflict: It was granted, and the entry has ended since.
+        StateConflict: It was granted, and the entry has ended since; or it waits.
     """
     key = granted_id(view, proposal.owner.uid, proposal.request_id, proposal.digest)
     if key is None:
         return None
     row = view.row(tables.RESERVATIONS, key)
+    if row is None and view.row(tables.TICKETS, key) is not None:
+        raise StateConflict(
+            f"request id {proposal.request_id!r} waits in the queue as {key}",
+            hint="use a new request id, or send the same body again",
+        )
     if row is None:
         raise StateConflict(
             f"request id {proposal.request_id!r} was granted as {key}, "
@@ -331,27 +348,6 @@ def forget_requests(view: State, keys: Iterable[str]) -> Change:
     """Drop the request records *keys*, whose lifetime is over."""
     puts = tuple(Put(tables.REQUESTS, key, None) for key in keys if view.row(tables.REQUESTS, key))
     return change(view, "forget-requests", puts)
-
-
-def rebase(view: State, now: Now) -> Change:
-    """Carry every deadline over to the boot of *now*, and forget beats of the boot before.
-
-    What was left of a deadline at the ledger's last commit is left of it now: the time in between
-    is unknown to any clock that can't be set.
-    """
-    shift_ms = now.boottime_ms - view.clock.boottime_ms
-    puts: list[Put] = []
-    for table in tables.ROW_TYPES:
-        for key, row in view.rows(table):
-            moved = {
-                field.name: getattr(row, field.name) + shift_ms
-                for field in fields(row)
-                if field.name.endswith("_boottime_ms") and getattr(row, field.name) is not None
-            }
-            if moved:
-                puts.append(Put(table, key, replace(row, **moved)))
-    puts.extend(Put(tables.BEATS, key, None) for key, _ in view.rows(tables.BEATS))
-    return change(view, "rebase", tuple(puts), note=f"boot {now.boot_id}")
 
 
 def _advance(

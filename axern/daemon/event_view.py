@@ -158,7 +158,9 @@ def _detail(row: object) -> Json:
 
 def _message(occurrence: Occurrence, detail: Json) -> str:
     """Return for people what JSON has in `detail`, or why it was done."""
-    told = {"reserve": "requests", "quota-set": "quota"}.get(occurrence.operation)
+    told = {"reserve": "requests", "grant": "requests", "quota-set": "quota"}.get(
+        occurrence.operation
+    )
     if occurrence.operation.startswith("claim-"):
         told = "claimed"
     amounts = detail.get(told or "", {})

@@ -120,7 +120,7 @@ def _why(entry: Entry) -> str:
     parts = []
     if entry.namespace and entry.namespace != "default":
         parts.append(entry.namespace)
-    if entry.operation == "reserve" and entry.requests is not None:
+    if entry.operation in ("reserve", "grant") and entry.requests is not None:
         from axern.api.views import resources_view
 
         asked = resources_view(entry.requests)

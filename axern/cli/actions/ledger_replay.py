@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from axern.cli.actions.where import Where
-    from ledger.decisions import Difference, Outcome
+    from ledger.decisions import Outcome
+    from ledger.difference import Difference
 
     Json = dict[str, Any]
 

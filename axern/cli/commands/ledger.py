@@ -29,6 +29,13 @@ OPERATIONS = (
     "claim-create",
     "claim-update",
     "claim-release",
+    "wait",
+    "bypass",
+    "hold",
+    "grant",
+    "ticket-end",
+    "queue-pause",
+    "queue-resume",
     "repair",
 )
 """What stands in the journal; a test compares it with the code that writes it."""

@@ -31,7 +31,9 @@ from ledger.transitions import Proposal
 GIB = 1024**3
 Operation = Callable[[State], Change]
 START = Now("6f1e0000-boot", 1_000_000, 1_500_000, 1_700_000_000_000)
-LEASE, QUEUED, STARTING, RUNNING, STOPPING, RETIRING, GONE = (f"{n:032x}" for n in range(1, 8))
+LEASE, QUEUED, STARTING, RUNNING, STOPPING, RETIRING, GONE, WAITING = (
+    f"{n:032x}" for n in range(1, 9)
+)
 
 
 def _proposal(key: str, namespace: str, *, lease: bool = False, gpu: bool = False) -> Proposal:
@@ -131,6 +133,13 @@ def live(path: Path) -> None:
         namespaces = importlib.import_module("ledger.namespaces")
         edits = {"minimum": {"cpu_milli": 100}, "ratios": {"memory_bytes": "1.5"}}
         life.do(lambda view: namespaces.update(view, "team-a", edits, "uid:0"))
+    with contextlib.suppress(ImportError):  # since schema 4
+        tickets = importlib.import_module("ledger.tickets")
+        host = importlib.import_module("ledger.claims").Host(None, life.now, AdmissionPolicy())
+        wish = tickets.Wish(60_000, 7)
+        large = replace(_proposal(WAITING, "team-a", lease=True), request_id="request-8")
+        life.do(lambda view: tickets.enter(view, large, wish, host, "it is full"))
+        life.do(lambda view: tickets.pause(view, "uid:0", life.now))
     life.ledger.close(checkpoint=False)
 
 

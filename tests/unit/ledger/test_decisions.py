@@ -11,7 +11,7 @@ import pytest
 
 from ledger import decisions, transitions
 from ledger.admission import AdmissionPolicy
-from ledger.decisions import DECISION, PHASE, POSTINGS, ROWS
+from ledger.difference import DECISION, PHASE, POSTINGS, ROWS, Difference
 from ledger.errors import AxernError, InvalidArgument, LedgerCorrupt
 from ledger.postings import change
 from ledger.reservation import RUNNING, Reservation
@@ -62,7 +62,7 @@ def plant(path: Path, operation: Operation) -> None:
             ledger.commit(reserving(small_proposal(99), CLOCK()), CLOCK())
 
 
-def difference(path: Path) -> decisions.Difference:
+def difference(path: Path) -> Difference:
     found = decisions.replay(path, POLICY).difference
     assert found is not None
     assert found.generation == 11

@@ -10,6 +10,7 @@ from ledger.admission import AdmissionPolicy
 from ledger.clock import Now
 from ledger.errors import AdmissionRefused, NotFound, RequestIdConflict, StateConflict
 from ledger.facts import Facts
+from ledger.rebase import rebase
 from ledger.reservation import EXTERNAL, LANES, SANDBOX_LANES, Reservation
 from ledger.resources import Resources
 from ledger.state import Change, State
@@ -299,7 +300,7 @@ def test_a_reboot_carries_every_deadline_over() -> None:
     add_ticket(state, Resources(1), expires_ms=NOW.boottime_ms + 8_000)
     do(state, transitions.persist_beats(state, {"r": 5}))
     reboot = Now("boot-2", 50, 60, NOW.wall_ms)
-    do(state, transitions.rebase(state, reboot))
+    do(state, rebase(state, reboot))
     row = entry(state, "r")
     assert row.created_boottime_ms == 60
     assert row.expires_boottime_ms == 10_060
