@@ -211,7 +211,7 @@ class _Start:
     def _require_inside(self, pid: int) -> None:
         """Do nothing if the process *pid* is within the wall, or has ended."""
         identity = process.identify(pid)
-        if identity is None or pid in self.paths.wall.pids() or process.identify(pid) != identity:
+        if identity is None or pid in self.paths.wall.pids() or not process.is_alive(identity):
             return
         watcher = _number(self.where.monitor_pid_file)
         if watcher is not None:

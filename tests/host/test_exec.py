@@ -164,6 +164,16 @@ def test_a_program_that_cannot_be_started(
     assert execs(shared, run) == []
 
 
+def test_what_ends_at_once_is_none_that_is_elsewhere(shared: DaemonLab, run: str) -> None:
+    """A zombie is in no list of a control group's processes."""
+    for _ in range(20):
+        added, files = begin(shared, run, "true")
+        for file_fd in files:
+            os.close(file_fd)
+        assert added["status"] == "running", added
+        assert wait(shared, run, added)["exit_code"] == 0
+
+
 def test_our_own_failures_are_125(shared: DaemonLab, run: str) -> None:
     for words in (
         ("-u", "nobody9", run, "--", "true"),

@@ -20,6 +20,7 @@ from axern.cli.grammar import Command, Group, text
 TOP = {
     "run": "run:RUN",
     "exec": "execs:EXEC",
+    "cp": "execs:CP",
     "reservations": "reservations:RESERVATIONS",
     "namespace": "namespaces:NAMESPACE",
     "quota": "namespaces:QUOTA",

@@ -33,3 +33,17 @@ EXEC = Command(
         text("--user -u", "USER[:GROUP]", "who runs it: ids, or names that the root knows"),
     ),
 )
+CP = Command(
+    "cp",
+    "copy files into a sandbox or out of it",
+    example="axern cp 4f1c:/tmp/result .",
+    detail="One of SRC and DST is ID:PATH, with an absolute path. Folders are copied with all that "
+    "is in them, into DST if that is a folder. A tar in the sandbox reads and writes there. What "
+    "comes out belongs to you; devices and links that lead out of it are left out, which ends "
+    "with 1.",
+    action="axern.cli.actions.copy:copy",
+    arguments=(
+        Argument("source", "SRC", "what to copy: a path, or ID:PATH"),
+        Argument("target", "DST", "where to: a path, or ID:PATH"),
+    ),
+)
