@@ -18,8 +18,11 @@ def put_line(head: str, rest: str) -> None:
     if width is None or width_of(line) <= width:
         put(line)
         return
-    put(visible(head.rstrip()))
-    for part in fold(visible(rest), max(_LEAST_WIDTH, width) - len(_INDENT)):
+    width = max(_LEAST_WIDTH, width)
+    begin = visible(head.rstrip())
+    parts = [begin] if width_of(begin) <= width else fold(begin, width)
+    put("\n".join(part.rstrip() for part in parts))
+    for part in fold(visible(rest), width - len(_INDENT)) if rest else ():
         put(_INDENT + part)
 
 

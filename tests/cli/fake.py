@@ -75,6 +75,8 @@ class FakeDaemon:
         self.requests: list[tuple[str, str, Json | None]] = []
         self.refusal: tuple[int, Json] | None = None
         self.decision: Json = {}
+        self.canned: dict[str, Json] = {}  # answers to GET, by path
+        self.events: list[Json] = []  # what /v2/events tells, by `kind` and `sequence`
         self.lease: Json = {}
         self.lose_answers = 0  # to POST: that many are carried out and then not answered
         self.cut_streams: list[int] = []  # each stream ends after that many bytes, without an end
@@ -300,7 +302,11 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         words = url.path.split("/")[2:]
         query = dict(parse_qsl(url.query))
-        if words[:2] == ["runs", "prune"]:
+        if self.command == "GET" and url.path in fake.canned:
+            self.answer(200, fake.canned[url.path])
+        elif words == ["events"]:
+            self.tell_events()
+        elif words[:2] == ["runs", "prune"]:
             self.prune(body or {})
         elif words == ["runs"] and self.command == "GET":
             self.page(int(query.get("limit", 100)), int(query.get("cursor", 0)))
@@ -412,7 +418,17 @@ class Handler(BaseHTTPRequestHandler):
             self.event("exit", {"run": run.view}, behind)
         self.wfile.write(b"0\r\n\r\n")
 
-    def event(self, name: str, data: Json, offset: int) -> None:
+    def tell_events(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.left = self.fake.cut_streams.pop(0) if self.fake.cut_streams else None
+        for event in self.fake.events:
+            self.event(event["kind"], event, event.get("sequence", ""))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def event(self, name: str, data: Json, offset: int | str) -> None:
         self.chunk(f"id: {offset}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode())
 
     def chunk(self, data: bytes) -> None:

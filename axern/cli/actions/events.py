@@ -126,8 +126,8 @@ class _Reader:
 def _put(event: Json) -> None:
     name = (event["id"] or event["table"] or "")[:SHORT_ID]
     head = (
-        f"{event['at']} {event['sequence']:>8}  {event['kind']:<10} {event['operation']:<14} "
-        f"{name:<{SHORT_ID}} {event['by'] or '':<8}"
+        f"{event['at']} {event['sequence']:>8}  {event['operation']:<18} {name:<{SHORT_ID}} "
+        f"{event['by'] or '':<8}"
     )
     put_line(head, _why(event))
 
