@@ -28,6 +28,7 @@ BURY = (
     "bury.begin",
     "bury.killed",
     "bury.monitor",
+    "bury.disconnected",
     "bury.unmounted",
     "bury.folders",
     "bury.quota",
@@ -38,13 +39,16 @@ BURY = (
 )
 """Steps of a burial, in order; each name is the moment right after that step."""
 
+CONNECT = ("launch.namespace", "launch.connected")
+"""Steps of a launch that only a sandbox on the bridge has; runc's has no `launch.namespace`."""
+
 RELEASE = ("release.begun", "release.stopped", "release.retired")
 """Steps of an offline release before and between those of the burial, in order."""
 
 LOG = ("log.named", "log.stray", "log.counted", "log.dropped", "log.laid", "log.prepared")
 """Steps of keeping a log; each name is the moment right after that step."""
 
-NAMES = frozenset(LAUNCH + BURY + RELEASE + LOG)
+NAMES = frozenset(LAUNCH + CONNECT + BURY + RELEASE + LOG)
 
 
 def failpoint(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from ipaddress import IPv4Address, IPv4Network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -58,6 +59,20 @@ def _parsed(parse: object, value: object) -> object:
         raise ValueError(f"{error.message} ({error.hint})") from error
 
 
+def _range(text: str) -> str:
+    if text:
+        found = IPv4Network(text)
+        if found.prefixlen > LONGEST_PREFIX or not found.is_private:
+            raise ValueError(f"it must be private, and /{LONGEST_PREFIX} or larger")
+    return text
+
+
+def _address(text: str) -> str:
+    return str(IPv4Address(text))
+
+
+LONGEST_PREFIX = 19
+"""A range has an address for each of the 4,096 lanes, and one for the host."""
 LONGEST_MS = 10 * 365 * 86_400_000
 """Ten years: a bound that keeps every date that is shown within the calendar."""
 LOG_MAX_LEAST_BYTES = 4 * 1024**2
@@ -67,6 +82,7 @@ Duration = Annotated[int, BeforeValidator(_duration), Field(ge=1, le=LONGEST_MS)
 Grace = Annotated[int, BeforeValidator(_duration), Field(ge=0, le=LONGEST_MS)]
 Count = Annotated[int, Field(strict=True)]
 Bytes = Annotated[int, BeforeValidator(_bytes)]
+IPv4Text = Annotated[str, AfterValidator(_address)]
 Cpu = Annotated[int, BeforeValidator(_cpu)]
 MaybeRatio = Annotated[str | None, BeforeValidator(_maybe_ratio)]
 WHO = r"(\*|@?[^\s=,@*]{1,64})"
@@ -155,6 +171,22 @@ class Settings(BaseModel):
         alias="io_write_max",
         ge=1,
         description="most a sandbox writes to the filestore's disk in 1 s",
+    )
+    network_bridge: str = Field(
+        "axern0",
+        pattern=r"^[a-z][a-z0-9-]{0,14}$",
+        description="name of the bridge that sandboxes with a network are on, and of its firewall "
+        "table; no two daemons on one host may use the same",
+    )
+    network_range: Annotated[str, AfterValidator(_range)] = Field(
+        "",
+        description="private range of the bridge, a /19 or larger such as `10.192.0.0/19`; empty: "
+        "one that no address or route of the host meets",
+    )
+    nameservers: Annotated[list[IPv4Text], Field(max_length=3)] = Field(
+        [],
+        description="name servers of sandboxes on the bridge; empty: the host's, without those on "
+        "its loopback, which they can't reach",
     )
     cpu_overcommit_ratio: Annotated[str, BeforeValidator(_ratio)] = Field(
         "1", description="exact decimal > 0; effective CPU = floor(allocatable × ratio)"

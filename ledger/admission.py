@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ledger import exposure
+from ledger import exposure, published
 from ledger.quick import quick
 from ledger.refusal import (
     ENTRIES,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ledger.refusal import Refusal, Shortfall
     from ledger.resources import Dimension, OptionalResources
     from ledger.state import State
-    from ledger.tables import Node
+    from ledger.tables import Node, Port
 
     Asked = Sequence[tuple[Dimension, int]]
 
@@ -59,13 +59,14 @@ class AdmissionPolicy:
 class Demand:
     """What admission is asked for. `requires` are the capability keys that must be present.
 
-    `limits` are those of a sandbox, None for a lease.
+    `limits` are those of a sandbox, None for a lease; `ports` are to be published.
     """
 
     namespace: str
     requests: Resources
     requires: tuple[str, ...] = ()
     limits: OptionalResources | None = None
+    ports: tuple[Port, ...] = ()
 
 
 @quick
@@ -108,6 +109,7 @@ def evaluate(
         *_claim_shortfalls(view, demand.namespace, asked),
         *_node_shortfalls(free, node, facts, asked, device),
         *_observed_shortfalls(free, node, facts, demand),
+        *published.shortfalls(view, demand.ports),
         *(_exposure_shortfalls(view, node, demand, policy) if policy.max_exposure else ()),
     )
     if reasons or shortfalls:

@@ -25,13 +25,14 @@ from ledger.facts import Facts
 from ledger.state import Change, Posting, Put
 from ledger.tables import Row
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of both formats; a change of any row, line or header raises it."""
 _TABLES_SINCE = {
     tables.STANDINGS: 2,
     tables.LIMIT_RANGES: 3,
     tables.WAITS: 4,
     tables.PAUSES: 4,
+    tables.NETWORKS: 5,
 }
 """The schema that a table came with, where that is not the first."""
 NO_CHAIN = "0" * 64

@@ -36,7 +36,7 @@ from ledger.postings import postings_for
 from ledger.reservation import LANES, RELEASED, TRANSITIONS, Reservation
 from ledger.spec import ResolvedSpec
 from ledger.state import Posting, Put, State
-from ledger.tables import REQUESTS, RESERVATIONS, RequestRecord, request_key
+from ledger.tables import NETWORKS, REQUESTS, RESERVATIONS, Network, RequestRecord, request_key
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
@@ -267,6 +267,7 @@ def _reserve(
 ) -> Change | AxernError:
     """Return the change that grants *row* again, or the error that refuses it."""
     record = puts.get((REQUESTS, request_key(row.owner.uid, row.request_id or "")))
+    network = puts.get((NETWORKS, row.id))
     proposal = transitions.Proposal(
         id=row.id,
         namespace=row.namespace,
@@ -282,6 +283,7 @@ def _reserve(
         ttl_ms=_since(row.created_boottime_ms, row.expires_boottime_ms),
         max_lifetime_ms=_since(row.created_boottime_ms, row.expires_limit_boottime_ms),
         token_sha256=row.token_sha256,
+        network=network if isinstance(network, Network) else None,
     )
     late_ms = commit.clock.boottime_ms - row.created_boottime_ms
     now = Now(

@@ -36,6 +36,7 @@ CODES: Mapping[str, CodeRow] = {
     "node_gpu_memory_capacity_exhausted": CodeRow(507, 3, retryable=True, waitable=True),
     "runtime_slot_capacity_exhausted": CodeRow(507, 3, retryable=True, waitable=True),
     "node_reservation_capacity_exhausted": CodeRow(507, 3, retryable=True, waitable=True),
+    "published_port_taken": CodeRow(507, 3, retryable=True, waitable=True),
     "namespace_quota_exceeded": CodeRow(403, 4, retryable=False, waitable=True),
     "namespace_claim_exceeded": CodeRow(403, 4, retryable=False, waitable=True),
     "node_selection_error": CodeRow(422, 3, retryable=False, waitable=False),

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledger.reservation import LANES, OWNER_KINDS, PHASES, Reservation
-from ledger.tables import Claim, Namespace, Node, RequestRecord, Standing, Ticket, Wait
+from ledger.tables import (
+    Claim,
+    Namespace,
+    Network,
+    Node,
+    RequestRecord,
+    Standing,
+    Ticket,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +49,7 @@ def check(
         *_check_references(rows),
         *_check_standing(rows),
         *_check_queue(rows),
+        *_check_networks(rows),
     ]
 
 
@@ -269,3 +279,18 @@ def _check_queue(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
         yield Violation("two-heads", f"room is held for {' and '.join(heads)}")
     if set(rows.get("pauses", {})) - {"node"}:
         yield Violation("wrong-key", "a pause stands under another key than node")
+
+
+def _check_networks(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    ports: dict[tuple[str, int], str] = {}
+    for key, row in rows.get("networks", {}).items():
+        holder = rows.get("reservations", {}).get(key)
+        if not isinstance(holder, Reservation) or holder.lane is None:
+            yield Violation("network-of-nobody", f"a network of {key}, which is no sandbox")
+        if not isinstance(row, Network) or row.mode not in {"bridge", "host"}:
+            yield Violation("unknown-network", f"{key} has the network {row!r}")
+            continue
+        for protocol, port, _ in row.ports:
+            other = ports.setdefault((protocol, port), key)
+            if other != key:
+                yield Violation("port-shared", f"{protocol}/{port}: {other} and {key}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from ledger import tables
+from ledger import published, tables
 from ledger.drawdown import drawn_from
 from ledger.exposure import most_of, whole_of
 from ledger.refusal import (
@@ -22,6 +22,7 @@ from ledger.refusal import (
     NODE_EXPOSURE,
     NODE_MEMORY_USE,
     NODE_STORAGE_FREE,
+    PUBLISHED_PORT,
 )
 from ledger.reservation import RETIRING, Reservation
 from ledger.resources import BY_NAME, gpu_pool
@@ -69,6 +70,8 @@ def share_of(view: State, demand: Demand, shortfall: Shortfall, device: str | No
     name, space = shortfall.dimension, demand.namespace
     if shortfall.gate == ENTRIES:
         return lambda _: 1
+    if shortfall.gate == PUBLISHED_PORT:
+        return lambda row: int(published.holds(view, row, name))
     if shortfall.gate == NAMESPACE_ENTRIES:
         return lambda row: int(row.namespace == space)
     if shortfall.gate == NAMESPACE_QUOTA:

@@ -73,6 +73,7 @@ NODE = "node"
 NODE_STORAGE_FREE = "node-storage-free"
 NODE_MEMORY_USE = "node-memory-use"
 NODE_EXPOSURE = "node-exposure"
+PUBLISHED_PORT = "published-port"
 
 SUMMARIES = {
     "namespace_quota_exceeded": "namespace quota exceeded",
@@ -84,6 +85,7 @@ SUMMARIES = {
     "node_gpu_memory_capacity_exhausted": "node GPU memory capacity exhausted",
     "runtime_slot_capacity_exhausted": "runtime slot capacity exhausted",
     "node_reservation_capacity_exhausted": "node reservation capacity exhausted",
+    "published_port_taken": "published port taken",
 }
 """The compact labels for people; the first five of the source document are kept to the byte."""
 
@@ -148,6 +150,7 @@ _HINTS = {
     "request_exceeds_node": "this host can never hold it: ask for less",
     "namespace_quota_exceeded": "ask for less, release something of it, or have its quota raised",
     "namespace_claim_exceeded": "ask for less, or have the claim grown",
+    "published_port_taken": "publish another port of the host, or wait until its holder ends",
 }
 
 
@@ -162,6 +165,9 @@ def _code(reasons: tuple[str, ...], shortfalls: tuple[Shortfall, ...]) -> tuple[
     ):
         if gate in gates:
             return code, SUMMARIES[code]
+    if gates == {PUBLISHED_PORT}:
+        return "published_port_taken", SUMMARIES["published_port_taken"]
+    shortfalls = tuple(each for each in shortfalls if each.gate != PUBLISHED_PORT)
     never = frozenset(s.dimension for s in shortfalls if s.gate in _FIXED and s.requested > s.limit)
     failing = never or frozenset(shortfall.dimension for shortfall in shortfalls)
     code = NODE_CODES.get(failing, "node_reservation_capacity_exhausted")

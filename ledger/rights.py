@@ -64,6 +64,7 @@ SEE = Verb("see", "look at the node and all that is on it", READ)
 EXPLAIN = Verb("explain", "ask how a run would be decided on", READ)
 RUN = Verb("run", "run a command in a sandbox", LAUNCH)
 RUN_ROOTFS = Verb("run-rootfs", "run from a root file system of one's own", ADMIN)
+RUN_HOST_NETWORK = Verb("run-host-network", "run in the host's own network", ADMIN)
 WRITE_INPUT = Verb("write-input", "write to the standard input of a run", LAUNCH, (OWNER,))
 EXEC = Verb("exec", "add a command to a running sandbox", LAUNCH, _THEIRS)
 STEER = Verb(
@@ -85,8 +86,8 @@ STAND = Verb("stand", "drain, undrain and retire the node", ADMIN)
 ADD_TEMPLATE = Verb("add-template", "add and remove templates", ADMIN)
 
 TABLE = (
-    HEAR, SEE, EXPLAIN, RUN, RUN_ROOTFS, WRITE_INPUT, EXEC, STEER, TELL_RUN, CANCEL, PRUNE, HOLD,
-    RENEW, RELEASE, NAME_HOLDER, SET_DEFAULTS, GOVERN, STAND, ADD_TEMPLATE,
+    HEAR, SEE, EXPLAIN, RUN, RUN_ROOTFS, RUN_HOST_NETWORK, WRITE_INPUT, EXEC, STEER, TELL_RUN,
+    CANCEL, PRUNE, HOLD, RENEW, RELEASE, NAME_HOLDER, SET_DEFAULTS, GOVERN, STAND, ADD_TEMPLATE,
 )  # fmt: skip
 """Every verb there is."""
 

@@ -179,6 +179,21 @@ class Standing:
     since_wall_ms: int
 
 
+Port = tuple[str, int, int]
+"""(protocol, port of the host, port of the sandbox)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the sandbox of a reservation has of a network; who has none has no row.
+
+    Keyed by the reservation's id. `mode` is `bridge` or `host`; `ports` are published.
+    """
+
+    mode: str
+    ports: tuple[Port, ...] = ()
+
+
 Row = (
     Node
     | Namespace
@@ -192,6 +207,7 @@ Row = (
     | LimitRange
     | Wait
     | Pause
+    | Network
 )
 
 NODES = "nodes"
@@ -206,6 +222,7 @@ STANDINGS = "standings"
 LIMIT_RANGES = "limit_ranges"
 WAITS = "waits"
 PAUSES = "pauses"
+NETWORKS = "networks"
 
 ROW_TYPES: Mapping[str, type[Row]] = {
     NODES: Node,
@@ -220,11 +237,14 @@ ROW_TYPES: Mapping[str, type[Row]] = {
     LIMIT_RANGES: LimitRange,
     WAITS: Wait,
     PAUSES: Pause,
+    NETWORKS: Network,
 }
 """Every table of the ledger and the type of its rows; a row's key is its id or name."""
 
 OPEN, DRAINING, RETIRED = "open", "draining", "retired"
 """How a node stands; `OPEN` is the absence of a row."""
+NO_NETWORK, BRIDGE, HOST_NETWORK = "none", "bridge", "host"
+"""What a sandbox may have of a network; `NO_NETWORK` is the absence of a row."""
 NODE_KEY = "node"
 DEFAULT_NAMESPACE = "default"
 

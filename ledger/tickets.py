@@ -91,7 +91,8 @@ def wait(view: State, proposal: Proposal, wish: Wish, host: Host, policy: QueueP
     try:
         return transitions.reserve(view, proposal, host.facts, host.now, host.policy)
     except AdmissionRefused as error:
-        if not error.refusal.waitable:
+        # A ticket has no place for a network, and nobody shall be granted less than they asked for.
+        if not error.refusal.waitable or proposal.network is not None:
             raise
         why = error.refusal.message
     _require_place(view, proposal.namespace, policy)

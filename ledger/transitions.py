@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ledger.reservation import CgroupIdentity, Owner, ProcessIdentity
     from ledger.spec import ResolvedSpec, ResourceSpec
     from ledger.state import State
+    from ledger.tables import Network
 
 
 @quick
@@ -59,6 +60,7 @@ class Proposal:
     ttl_ms: int | None = None
     max_lifetime_ms: int | None = None
     token_sha256: str | None = None
+    network: Network | None = None
 
 
 def reserve(
@@ -120,6 +122,8 @@ def admit(
         Put(tables.RESERVATIONS, reservation.id, reservation),
         *drawdown_put(view, None, reservation),
     ]
+    if proposal.network is not None:
+        puts.append(Put(tables.NETWORKS, reservation.id, proposal.network))
     if proposal.request_id is not None:
         key = request_key(proposal.owner.uid, proposal.request_id)
         record = RequestRecord(proposal.digest, reservation.id, now.boottime_ms)
@@ -132,7 +136,8 @@ def admit(
 def demand_of(proposal: Proposal) -> Demand:
     """Return what admission is asked for *proposal*, by `reserve` and by whoever explains."""
     limits = proposal.resolved.limits if proposal.runtime else None
-    return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires, limits)
+    ports = proposal.network.ports if proposal.network else ()
+    return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires, limits, ports)
 
 
 def granted_id(view: State, uid: int, request_id: str | None, digest: str) -> str | None:
@@ -283,9 +288,9 @@ def release(view: State, reservation_id: str, evidence: str, by: str = "daemon")
         Put(tables.RESERVATIONS, reservation_id, None),
         *drawdown_put(view, reservation, None),
         *(
-            (Put(tables.BEATS, reservation_id, None),)
-            if view.row(tables.BEATS, reservation_id)
-            else ()
+            Put(table, reservation_id, None)
+            for table in (tables.BEATS, tables.NETWORKS)
+            if view.row(table, reservation_id)
         ),
     )
     return change(view, "release", puts, by=by, note=evidence, result=reservation)

@@ -15,6 +15,7 @@ from pydantic import (
 
 from axern.config import EXTENSION, NAMESPACE, TEMPLATE_NAME
 from ledger.errors import InvalidArgument
+from ledger.published import MOST_PORTS, RULE, SPELLED
 from ledger.release import LONGEST_REASON
 from ledger.resources import DIMENSIONS, OptionalResources
 from ledger.spec import ResourceSpec
@@ -78,6 +79,7 @@ _PATTERN_RULES = {
     EXTENSION: "it must be DOMAIN/NAME or DOMAIN/NAME=VALUE, a name of the DNS with a dot and then "
     "words of letters, digits, '.', '_' and '-', for example example.com/disk=nvme",
     USER: "it must be an id or a name, and after a ':' a group's, for example 1000:1000 or nobody",
+    SPELLED: RULE,
     LABEL_KEY: "a label's key must be 1 to 63 of A-Z, a-z, 0-9, '.', '_', '/' and '-', with a "
     "letter or digit at either end, for example team or example.com/job",
 }
@@ -208,6 +210,9 @@ class Demanding(Body):
         )
 
 
+Published = Annotated[str, Field(pattern=SPELLED)]
+
+
 class RunRequest(Demanding):
     """Run one command in a sandbox."""
 
@@ -232,6 +237,8 @@ class RunRequest(Demanding):
     require: Annotated[list[Extension], Field(max_length=LABELS_LIMIT)] = Field(
         default_factory=list
     )
+    network: Literal["none", "bridge", "host"] = "none"
+    publish: Annotated[list[Published], Field(max_length=MOST_PORTS)] = Field(default_factory=list)
 
 
 class TerminalSize(Body):

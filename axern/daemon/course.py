@@ -17,6 +17,7 @@ from axern.daemon import launcher
 from axern.daemon.crew import Crew
 from axern.daemon.deadline import Deadlines
 from axern.daemon.limit_hits import LimitHits
+from axern.daemon.networks import Networks
 from axern.daemon.runs import wall_ms
 from axern.errors import HostError, NotProvedGone
 from axern.failpoint import failpoint
@@ -77,6 +78,7 @@ class Course:
         self._closing = False
         self._deadlines = Deadlines(ledger, clock, settings.stop_grace_ms)
         self._hits = LimitHits(layout.filestore)
+        self.networks = Networks(ledger, layout, settings)
 
     def close(self) -> None:
         """Begin no launch from now on; the next daemon does."""
@@ -85,6 +87,7 @@ class Course:
     async def leave(self) -> None:
         """Wait for the crew, and hear nothing any more."""
         await self.crew.leave()
+        await self.networks.close()
         self._hits.close()
 
     async def run(self, life: Life) -> None:
@@ -129,7 +132,8 @@ class Course:
                 return self._stopped(life)
             failpoint("launch.starting")
             try:
-                sandbox = launcher.sandbox_spec(spec, reservation, self._layout.filestore)
+                network = await self.networks.connection(reservation)
+                sandbox = launcher.sandbox_spec(spec, reservation, self._layout, network)
                 self._hits.follow(storage.project_for(reservation))
                 call = (sandbox, self._layout, self._settings)
                 created = await self.crew.launch(launcher.create, *call)
@@ -367,6 +371,7 @@ class Course:
             try:
                 call = (runtime, self._layout, reservation.id, storage.project_for(reservation))
                 evidence = await self.crew.bury(teardown.bury, *call)
+                await self.networks.leave(reservation)
             except (NotProvedGone, HostError, OSError) as error:
                 _log.warning("sandbox %s: %s", reservation.id, error)
                 pause_s = _RETRY_BURIAL_S[min(attempt, len(_RETRY_BURIAL_S) - 1)]

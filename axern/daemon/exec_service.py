@@ -125,7 +125,7 @@ class ExecService:
 
     def _sandbox(self, spec: RunSpec, row: Reservation, body: ExecRequest) -> SandboxSpec:
         """Return the run's own spec with the words of *body* in it."""
-        of_run = launcher.sandbox_spec(spec, row, self._parts.layout.filestore)
+        of_run = launcher.sandbox_spec(spec, row, self._parts.layout)
         return replace(
             of_run,
             argv=tuple(body.command),

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from axern.api.views import ended_view, history_view
 from axern.daemon import capability_loss
 from axern.daemon.parts import Json, Parts
-from axern.runtime import doctor, evidence, held_limits, node_doctor, quota_audit, traces
+from axern.runtime import (
+    doctor,
+    evidence,
+    held_limits,
+    networking,
+    node_doctor,
+    quota_audit,
+    traces,
+)
 from ledger import history
 from ledger.errors import NotFound
 from ledger.reservation import liveness
@@ -138,6 +146,7 @@ class Inspection:
                 liveness(row, beats.get(row.id), clock, parts.liveness_policy),
                 evidence.is_alive(row.owner_process),
                 evidence.is_alive(row.monitor),
+                networking.is_on_bridge(parts.ledger.state, row.id),
             )
             for row in rows.values()
         ]

@@ -16,6 +16,7 @@ from axern.runtime.oci import SandboxSpec
 
 if TYPE_CHECKING:
     from axern.daemon.runs import RunSpec
+    from axern.runtime.connection import Connection
     from axern.runtime.layout import Layout
     from axern.settings import Settings
     from ledger.reservation import CgroupIdentity, ProcessIdentity, Reservation
@@ -31,7 +32,9 @@ class Found:
     cgroup: CgroupIdentity
 
 
-def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> SandboxSpec:
+def sandbox_spec(
+    spec: RunSpec, reservation: Reservation, layout: Layout, connection: Connection | None = None
+) -> SandboxSpec:
     """Return what the runtime floor needs to know of a run; raises as `held_limits.of`."""
     return SandboxSpec(
         sandbox_id=spec.id,
@@ -47,7 +50,8 @@ def sandbox_spec(spec: RunSpec, reservation: Reservation, filestore: str) -> San
         quota=storage.quota_of(reservation),
         hostname=spec.id[:_HOSTNAME_LENGTH],
         gpu_device=reservation.gpu_device,
-        limits=held_limits.of(spec, filestore),
+        limits=held_limits.of(spec, layout.filestore),
+        connection=connection,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from axern.daemon.log_keeper import LogKeeper
+    from axern.daemon.networks import Networks
     from axern.daemon.runs import RunStore
     from axern.runtime.layout import Layout
     from axern.settings import Settings
@@ -61,6 +62,11 @@ class Lives:
     def find(self, reservation_id: str) -> Life | None:
         """Return the life of a sandbox that is not released, or None."""
         return self._lives.get(reservation_id)
+
+    @property
+    def networks(self) -> Networks:
+        """The network that they share."""
+        return self._course.networks
 
     def all(self) -> tuple[Life, ...]:
         """Return every life."""

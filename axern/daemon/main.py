@@ -213,6 +213,7 @@ async def _until_stopped(parts: Parts, reconciler: Reconciler, handover: Handove
         asyncio.create_task(serving.serve(sockets=[listening]), name="server"),
         asyncio.create_task(reconciler.loop(), name="loop"),
         asyncio.create_task(CapabilityLoss(parts).loop(), name="capabilities"),
+        asyncio.create_task(parts.lives.networks.loop(closing), name="network"),
         asyncio.create_task(parts.lives.failed.wait(), name="bug in a life"),
     }
     _log.info("serving on %s", settings.socket_path)

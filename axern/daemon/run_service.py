@@ -10,19 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from axern.api.views import decision_view, resources_view
-from axern.daemon import enforcement
+from axern.daemon import enforcement, network_choice
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of
 from axern.daemon.runs import RunSpec
 from axern.failpoint import failpoint
 from axern.runtime import template
-from axern.runtime.capability_table import gpu_key, required_by
+from axern.runtime.capability_table import NETWORK, gpu_key, required_by
 from axern.runtime.record import RunExit
 from ledger import rights, transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound
 from ledger.limit_range import resolve
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
 from ledger.spec import ResolvedSpec, ResourceSpec
+from ledger.tables import BRIDGE, HOST_NETWORK
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class RunService:
             stdin=body.stdin,
             oom_kill_one=body.oom_kill_one,
             require=tuple(body.require),
+            network=body.network,
+            publish=tuple(body.publish),
             **enforcement.of_node(self._parts.settings),
         )
         return self.view(await self._admit(run_spec, asked, peer), peer)
@@ -94,6 +97,9 @@ class RunService:
             InvalidArgument: Resources that contradict each other.
         """
         runtime = body.runtime_class or self._parts.settings.default_runtime
+        if body.network == HOST_NETWORK:
+            self._parts.require(rights.RUN_HOST_NETWORK, peer)
+        network = network_choice.of(body)
         spec = body.spec()
         resolved = self._resolved(body, runtime)
         return transitions.Proposal(
@@ -105,7 +111,8 @@ class RunService:
             digest=digest_of(body.model_dump(mode="json", exclude_defaults=True)),
             enforced=self._parts.is_enforced,
             runtime=runtime,
-            requires=self._requires(spec, resolved, runtime, body.require),
+            requires=self._requires(spec, resolved, runtime, body),
+            network=network,
             request_id=body.request_id,
             ttl_ms=body.ttl_ms,
             max_lifetime_ms=body.ttl_ms,
@@ -177,7 +184,7 @@ class RunService:
             )
 
     def _requires(
-        self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str, require: list[str]
+        self, spec: ResourceSpec, resolved: ResolvedSpec, runtime: str, body: RunRequest
     ) -> tuple[str, ...]:
         """Return what the host must be able to do for this sandbox.
 
@@ -188,7 +195,8 @@ class RunService:
         limits = resolved.limits if enforced else spec.limits
         device = (gpu_key(runtime),) if resolved.requests.gpu_memory_bytes else ()
         needed = required_by(runtime, limits, enforced=enforced)
-        return (*needed, *device, *sorted(set(require)))
+        network = (NETWORK,) if body.network == BRIDGE else ()
+        return (*needed, *device, *network, *sorted(set(body.require)))
 
     async def cancel(self, run_id: str, grace_ms: int | None, peer: Peer) -> Json:
         """Ask a run to end: SIGTERM, the grace, SIGKILL. One that has ended stays as it is.
@@ -290,6 +298,8 @@ def _run_view(
         "stdin": spec.stdin,
         "oom_kill_one": spec.oom_kill_one,
         "require": list(spec.require),
+        "network": spec.network,
+        "publish": list(spec.publish),
         "runtime_class": spec.runtime_class,
         "template": spec.template,
         "rootfs": spec.rootfs,

@@ -28,6 +28,7 @@ from axern.runtime.record import (
     write_durably,
 )
 from ledger.errors import CommitFailed
+from ledger.tables import NO_NETWORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,8 @@ class RunSpec(HeldSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ttl_ms: int | None = None
     stdin: bool = False
     require: tuple[str, ...] = ()
+    network: str = NO_NETWORK
+    publish: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Source: docs/decisions/0035-network.md.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
@@ -107,7 +108,12 @@ def dismantle(name: str) -> bool:
 
 
 def ports() -> dict[str, str]:
-    """Return the ports of sandboxes by the ids that they say; raises as `network_survey.look`."""
+    """Return the ports of sandboxes by the ids that they say; raises as `network_survey.look`.
+
+    Where no interface is called as one, nothing is read.
+    """
+    if not any(name.startswith(_PORT_PREFIX) for _, name in socket.if_nameindex()):
+        return {}
     return {
         link.alias.split()[1]: link.name
         for link in network_survey.look().links
@@ -142,7 +148,7 @@ def make_namespace(path: str) -> Socket:
         OSError: The kernel refused.
     """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    return _apart(lambda: _new_namespace(path))
+    return apart(lambda: _new_namespace(path))
 
 
 def _new_namespace(path: str) -> Socket:
@@ -153,7 +159,7 @@ def _new_namespace(path: str) -> Socket:
 
 def inside(namespace: int) -> Socket:
     """Return a socket in the network namespace that the descriptor *namespace* has open."""
-    return _apart(lambda: _entered(namespace))
+    return apart(lambda: _entered(namespace))
 
 
 def _entered(namespace: int) -> Socket:
@@ -161,7 +167,7 @@ def _entered(namespace: int) -> Socket:
     return Socket(NETLINK_ROUTE)
 
 
-def _apart(call: Callable[[], Result]) -> Result:
+def apart(call: Callable[[], Result]) -> Result:
     """Call in a thread of its own, which ends: nobody else is ever in the wrong namespace."""
     results: list[Result] = []
     errors: list[BaseException] = []

@@ -7,6 +7,7 @@ fifth of a second to load, so this is for what is rare: a range to be picked, a 
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv4Network
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,10 @@ def look() -> Survey:
         CapabilityMissing: pyroute2 is not installed.
         NetworkError: The kernel did not answer.
     """
+    # The daemon keeps OpenSSL out of its memory, and pyroute2 won't be loaded without.
+    modules: dict[str, object] = dict(sys.modules)
+    if modules.get("ssl", modules) is None:
+        del sys.modules["ssl"]
     try:
         from pyroute2 import IPRoute
         from pyroute2.netlink.exceptions import NetlinkError

@@ -14,9 +14,11 @@ from typing import Any
 from axern.host import idmap
 from axern.host.cgroup_values import oci_resources
 from axern.host.gpu import DeviceNode
+from axern.runtime import connection
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import DEFAULT_PATH, SandboxSpec
 from axern.runtime.user import Identity
+from ledger.tables import HOST_NETWORK
 
 OCI_VERSION = "1.0.2"
 CAPABILITIES = (
@@ -79,7 +81,13 @@ def build(
         "hostname": spec.hostname,
         "root": {"path": paths.rootfs, "readonly": spec.rootfs_readonly},
         "process": process(spec, identity),
-        "mounts": _mounts(shows_limits=spec.limits is not None and maps_ids),
+        "mounts": [
+            *_mounts(
+                shows_limits=spec.limits is not None and maps_ids,
+                owns_network=connection.mode_of(spec) != HOST_NETWORK or not maps_ids,
+            ),
+            *connection.mounts(spec),
+        ],
         "linux": _linux(spec, paths, devices, maps_ids=maps_ids),
     }
 
@@ -128,7 +136,7 @@ def _capabilities(identity: Identity | None) -> dict[str, list[str]]:
     return {"bounding": list(CAPABILITIES), "effective": held, "permitted": held}
 
 
-def _mounts(*, shows_limits: bool) -> list[dict[str, Any]]:
+def _mounts(*, shows_limits: bool, owns_network: bool) -> list[dict[str, Any]]:
     secure = ["nosuid", "noexec", "nodev"]
     # Where language runtimes read how much they have; gVisor tells its guest by /proc/meminfo.
     group = {
@@ -157,15 +165,27 @@ def _mounts(*, shows_limits: bool) -> list[dict[str, Any]]:
             "source": "shm",
             "options": [*secure, "mode=1777", f"size={_DEV_SHM_BYTES}"],
         },
-        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*secure, "ro"]},
+        _sysfs([*secure, "ro"], owns_network=owns_network),
         *([group] if shows_limits else []),
     ]
+
+
+def _sysfs(options: list[str], *, owns_network: bool) -> dict[str, Any]:
+    """Return the mount of /sys: only who owns the network namespace may make a new one."""
+    if owns_network:
+        return {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": options}
+    return {
+        "destination": "/sys",
+        "type": "bind",
+        "source": "/sys",
+        "options": ["rbind", *options],
+    }
 
 
 def _linux(
     spec: SandboxSpec, paths: SandboxPaths, devices: Sequence[DeviceNode], *, maps_ids: bool
 ) -> dict[str, Any]:
-    kinds = ["pid", "network", "ipc", "uts", "mount", "cgroup"]
+    kinds = ["pid", "ipc", "uts", "mount", "cgroup"]
     section: dict[str, Any] = {
         "cgroupsPath": f"/{paths.workload.path}",
         "maskedPaths": list(MASKED_PATHS),
@@ -188,7 +208,9 @@ def _linux(
             }
         ]
         section |= {"uidMappings": mapping, "gidMappings": mapping}
-    return section | {"namespaces": [{"type": kind} for kind in kinds]}
+    network = connection.namespace(spec, paths, maps_ids=maps_ids)
+    namespaces = [{"type": kind} for kind in kinds] + ([network] if network else [])
+    return section | {"namespaces": namespaces}
 
 
 def _device(node: DeviceNode) -> dict[str, Any]:

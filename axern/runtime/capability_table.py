@@ -24,7 +24,7 @@ from axern.host import (
 )
 from axern.host.capabilities import ADMISSION_ONLY, DEGRADE, FAIL_STOP, Row
 from axern.host.process import boot_id
-from axern.runtime import memory_proof, storage_proof
+from axern.runtime import memory_proof, network_proof, storage_proof
 from ledger.reservation import RUNTIMES
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def table(layout: Layout, *, enforced: bool, extensions: tuple[str, ...] = ()) -
             NETWORK,
             "sandboxes can have a network",
             loss=DEGRADE,
-            probe=_no_network,
-            identity=boot_id,
+            probe=network_proof.prove,
+            identity=network_proof.identity,
         ),
         *_of_gpu(),
         *(_of_extension(word) for word in extensions),
@@ -271,7 +271,3 @@ def _hand_over_gpu(runtime: str) -> str:
             hint="axern run --runtime-class runc",
         )
     return "its nodes are handed in, and no other device's"
-
-
-def _no_network() -> str:
-    raise CapabilityMissing("this version gives sandboxes no network", syscall="probe")

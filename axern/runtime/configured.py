@@ -46,6 +46,7 @@ def layout_of(settings: Settings) -> Layout:
             runc=_program("runc", settings.runc),
             runsc=_program("runsc", settings.runsc),
             conmon=_program("conmon", settings.conmon),
+            bridge=settings.network_bridge,
         )
     except ValueError as error:
         raise InvalidArgument(f"state_dir, run_dir or filestore: {error}") from error

@@ -32,6 +32,7 @@ ORPHANED_SANDBOX = "orphaned-sandbox"
 DRIFTING_MONITOR = "drifting-monitor"
 DRIFTING_CGROUP = "drifting-cgroup"
 DRIFTING_MOUNT = "drifting-mount"
+DRIFTING_NETWORK = "drifting-network"
 DRIFTING_PHASE = "drifting-phase"
 DRIFTING_PROCESS = "drifting-process"
 DRIFTING_CHARGE = "drifting-charge"
@@ -48,6 +49,7 @@ CODES = {
     DRIFTING_MONITOR: PROBLEM,
     DRIFTING_CGROUP: PROBLEM,
     DRIFTING_MOUNT: PROBLEM,
+    DRIFTING_NETWORK: PROBLEM,
     DRIFTING_PHASE: PROBLEM,
     DRIFTING_PROCESS: PROBLEM,
     DRIFTING_CHARGE: PROBLEM,
@@ -79,6 +81,7 @@ class Entry:
     liveness: str
     owner_alive: bool | None = None
     monitor_alive: bool | None = None
+    on_bridge: bool = False
 
 
 def examine(
@@ -177,6 +180,9 @@ def _started(entry: Entry, traces: Traces, force: str) -> Iterator[Finding]:
     if not traces.mounts:
         words = f"it is {row.phase}, but no root file system is mounted for it in {traces.folder}"
         yield _finding(DRIFTING_MOUNT, row.id, words, force)
+    if entry.on_bridge and traces.interface is None:
+        words = f"it is {row.phase} and on the bridge, but has no interface on the host"
+        yield _finding(DRIFTING_NETWORK, row.id, words, force)
     pid = row.monitor.pid if row.monitor else 0
     if entry.monitor_alive is False:
         words = f"its monitor, process {pid}, is gone, and no exit was recorded"

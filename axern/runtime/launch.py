@@ -12,6 +12,7 @@ from axern.runtime import (
     bundle,
     command,
     confinement,
+    connection,
     monitor,
     rootfs,
     segments,
@@ -77,11 +78,9 @@ def create(
     failpoint("launch.rootfs")
     identity = user.resolve(spec.user, paths.rootfs) if spec.user is not None else None
     _write_bundle(spec, paths, identity, maps_ids=runtime.maps_ids)
-    failpoint("launch.bundle")
+    connection.prepare(spec, paths, runtime)
     segments.begin(paths.log)
-    first_id = idmap.first_id(spec.lane) if runtime.maps_ids else 0
-    uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
-    host_ids = (first_id + uid, first_id + gid)
+    host_ids = _host_ids(spec, identity, maps_ids=runtime.maps_ids)
     try:
         with standard_input.prepared(paths, *host_ids) if spec.stdin else nullcontext() as stdin:
             created = monitor.create(
@@ -93,6 +92,7 @@ def create(
                 log_segment_bytes=segments.segment_bytes(log_max_bytes),
                 enforced=spec.limits is not None,
                 stdin=stdin,
+                network=connection.mode_of(spec),
             )
     except MonitorFailed as err:
         raise runtime.program_error(spec.argv[0], err.message) or err from err
@@ -100,7 +100,14 @@ def create(
     if runtime.maps_ids:
         monitor.hand_over_outputs(created, *host_ids)
     failpoint("launch.created")
+    connection.complete(spec, runtime, created.init)
     return created
+
+
+def _host_ids(spec: SandboxSpec, identity: Identity | None, *, maps_ids: bool) -> tuple[int, int]:
+    first_id = idmap.first_id(spec.lane) if maps_ids else 0
+    uid, gid = (identity.uid, identity.gid) if identity else (0, 0)
+    return first_id + uid, first_id + gid
 
 
 def _write_bundle(
@@ -109,6 +116,7 @@ def _write_bundle(
     devices = gpu.nodes_of(spec.gpu_device) if spec.gpu_device is not None else ()
     config = bundle.build(spec, paths, maps_ids=maps_ids, identity=identity, devices=devices)
     bundle.write(config, paths.config)
+    failpoint("launch.bundle")
 
 
 def start(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEOUT_S) -> None:
@@ -120,7 +128,9 @@ def start(spec: SandboxSpec, layout: Layout, *, timeout_s: float = command.TIMEO
         RuntimeFailure: The runtime failed.
     """
     runtime = runtime_for(spec.runtime, layout)
-    argv = (runtime.binary, *runtime.options(), "start", spec.sandbox_id)
+    network = connection.mode_of(spec)
+    call = (runtime.binary, *runtime.options(network), "start", spec.sandbox_id)
+    argv = (*runtime.start_through(network), *call)
     try:
         command.run(argv, timeout_s=timeout_s)
     except CommandFailed as err:

@@ -30,7 +30,8 @@ class SandboxPaths:
     `folder` has what a run needs and goes with it; `store` has what the workload writes; `log`
     and the exit file stay after the burial until the run's record is durable. `wall` is the control
     group around everything: the runtime is born in `birth` and may move its processes to
-    `workload`; only the monitor lives elsewhere, in `monitor`. `stdin_taken` says how much of a
+    `workload`; only the monitor lives elsewhere, in `monitor`. `network` is a mount of the network
+    namespace that a runtime is given. `stdin_taken` says how much of a
     run's standard input was taken, and `stdin_holder` has the process that keeps its pipe open.
     `execs` has a folder for each process that was added later, `exec_groups` its helpers.
     """
@@ -54,6 +55,7 @@ class SandboxPaths:
     birth: Cgroup
     workload: Cgroup
     monitor: Cgroup
+    network: str
     stdin_taken: str
     stdin_holder: Cgroup
     execs: str
@@ -77,6 +79,7 @@ class Layout:
     runc: str = "/usr/bin/runc"
     runsc: str = "/usr/bin/runsc"
     conmon: str = "/usr/bin/conmon"
+    bridge: str = "axern0"
 
     def __post_init__(self) -> None:
         for path in (self.state_dir, self.run_dir, self.filestore, self.templates):
@@ -109,6 +112,15 @@ class Layout:
     def runs(self) -> str:
         """The folder of run folders: spec, log and exit record of each run."""
         return f"{self.state_dir}/runs"
+
+    @property
+    def names(self) -> str:
+        """The folder of hosts files, one a namespace."""
+        return f"{self.run_dir}/names"
+
+    def names_of(self, namespace: str) -> str:
+        """Return the hosts file that the sandboxes of *namespace* share."""
+        return f"{self.names}/{namespace}"
 
     def runtime_root(self, runtime: str) -> str:
         """Return where *runtime* keeps its state of all sandboxes."""
@@ -147,6 +159,7 @@ class Layout:
             birth=wall.child("birth"),
             workload=wall.child("workload"),
             monitor=root.child("monitors").child(sandbox_id),
+            network=f"{folder}/network",
             stdin_taken=f"{folder}/stdin.taken",
             stdin_holder=wall.child("stdin"),
             execs=f"{folder}/execs",

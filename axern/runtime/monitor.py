@@ -24,6 +24,7 @@ from axern.runtime.bundle import OOM_SCORE_ADJ
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import Runtime
 from ledger.reservation import ProcessIdentity
+from ledger.tables import NO_NETWORK
 
 SHELL = "/bin/sh"
 ENTER = 'echo 0 >"$0/cgroup.procs" && exec "$@"'
@@ -60,6 +61,7 @@ def create(
     log_segment_bytes: int,
     enforced: bool = False,
     stdin: str | None = None,
+    network: str = NO_NETWORK,
     timeout_s: float = command.TIMEOUT_S,
 ) -> Created:
     """Start a monitor that creates the sandbox, and check that each process is where it belongs.
@@ -72,7 +74,7 @@ def create(
         HostError: A process is where it must not be.
     """
     deadline_s = time.monotonic() + timeout_s
-    options = runtime.create_options(overlay, enforced=enforced)
+    options = runtime.create_options(overlay, enforced=enforced, network=network)
     report_fd, child_fd = os.pipe2(os.O_CLOEXEC)
     try:
         try:

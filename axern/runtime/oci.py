@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from axern.errors import ProgramError
 from axern.host.cgroup_values import CgroupLimits
+from ledger.tables import NO_NETWORK
 
 if TYPE_CHECKING:
+    from axern.runtime.connection import Connection
     from axern.runtime.storage import Quota
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -23,7 +25,8 @@ class SandboxSpec:
     `argv` nor `env` may reach the ledger or a log. `user` is as
     `runtime.user` takes it, None for root. Without `stdin` its standard input is /dev/null.
     `quota` limits what it writes and `limits` is what its control group holds, None where nothing
-    of it is enforced. `gpu_device` is the UUID of its GPU.
+    of it is enforced. `gpu_device` is the UUID of its GPU. `connection` is its
+    network, None for none.
     """
 
     sandbox_id: str
@@ -40,6 +43,7 @@ class SandboxSpec:
     quota: Quota | None = None
     gpu_device: str | None = None
     limits: CgroupLimits | None = None
+    connection: Connection | None = None
 
     @property
     def search_path(self) -> str:
@@ -66,10 +70,15 @@ class Runtime(Protocol):
     def maps_ids(self) -> bool:
         """Whether root inside is another user on the host, by a user namespace."""
 
-    def options(self) -> tuple[str, ...]:
-        """Return the global options that every call of the runtime needs."""
+    def options(self, network: str = NO_NETWORK) -> tuple[str, ...]:
+        """Return the global options that every call of the runtime needs.
 
-    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+        Those that make and start a sandbox must know its *network*: `none`, `bridge` or `host`.
+        """
+
+    def create_options(
+        self, overlay: str | None, *, enforced: bool, network: str = NO_NETWORK
+    ) -> tuple[str, ...]:
         """Return the global options of `create`; *overlay* is where a writable root is kept.
 
         Where limits are *enforced* it must put its processes into the group that the bundle names.
@@ -83,6 +92,9 @@ class Runtime(Protocol):
 
         None where processes of sandboxes are sent signals as any others of the host.
         """
+
+    def start_through(self, network: str) -> tuple[str, ...]:
+        """Return the words of a program that becomes `start` of a sandbox with this *network*."""
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from a failed call's *stderr* that the workload's program was at fault."""

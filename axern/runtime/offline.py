@@ -22,6 +22,7 @@ from axern.runtime import (
     doctor,
     held_limits,
     monitor,
+    networking,
     outcome,
     quota_audit,
     record,
@@ -143,6 +144,8 @@ class Desk:
         failpoint("release.retired")
         project = storage.project_for(row)
         evidence = teardown.bury(self._runtime(row), self.layout, row.id, project).text()
+        if networking.network_of(self.ledger.state, row.id) is not None:
+            networking.apply_once(self.settings, self.layout, self.ledger.state)
         why = retired.reason if release.is_note(retired.reason) else asked.note
         note = f"{why}; {evidence}"
         gone = partial(transitions.release, reservation_id=row.id, evidence=note, by=asked.by)
@@ -241,6 +244,7 @@ def _look(layout: Layout, ledger_dir: str) -> tuple[tuple[Finding, ...], int]:
             EXPIRED if same_boot and _is_over(row, clock) else UNOBSERVED,
             proof.is_alive(row.owner_process),
             proof.is_alive(row.monitor),
+            networking.is_on_bridge(snapshot.state, row.id),
         )
         for row in snapshot.state.reservations()
     ]

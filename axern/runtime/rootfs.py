@@ -18,7 +18,7 @@ from pathlib import PurePath
 
 from axern.errors import HostError, MountError, ProgramNotExecutable, ProgramNotFound, RootfsRefused
 from axern.host import filestore, idmap, linux, mounts
-from axern.runtime import storage
+from axern.runtime import connection, storage
 from axern.runtime.layout import SandboxPaths
 from axern.runtime.oci import SandboxSpec
 
@@ -52,7 +52,7 @@ def create_folders(spec: SandboxSpec, paths: SandboxPaths, *, maps_ids: bool) ->
     filestore.create_folder(paths.bundle, mode=_TRAVERSE_MODE, gid=root_id)
     for folder in (paths.lower, paths.rootfs):
         filestore.create_folder(folder, mode=_FOLDER_MODE)
-    _write_skeleton(paths.skeleton, spec.hostname, root_id)
+    _write_skeleton(paths.skeleton, spec, root_id)
     filestore.create_folder(paths.store, mode=0o700)
     storage.enter(spec, paths)
     if not maps_ids:
@@ -74,14 +74,10 @@ def _check_reachable(folder: str) -> None:
             )
 
 
-def _write_skeleton(skeleton: str, hostname: str, root_id: int) -> None:
+def _write_skeleton(skeleton: str, spec: SandboxSpec, root_id: int) -> None:
     for folder in (skeleton, *(f"{skeleton}/{name}" for name in (*MOUNT_POINTS, "etc"))):
         filestore.create_folder(folder, mode=_FOLDER_MODE, uid=root_id, gid=root_id)
-    files = {
-        "hostname": f"{hostname}\n",
-        "hosts": f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost\n",
-        "resolv.conf": "# no network\n",
-    }
+    files = {"hostname": f"{spec.hostname}\n", **connection.files(spec)}
     for name, text in files.items():
         path = f"{skeleton}/etc/{name}"
         with open(path, "x", encoding="utf-8") as file:

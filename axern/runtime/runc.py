@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from axern.errors import ProgramError, ProgramNotExecutable, ProgramNotFound
+from ledger.tables import NO_NETWORK
 
 # Texts of libcontainer/init_linux.go and Go's os/exec and syscall errors in runc 1.1 to 1.3.
 _NOT_FOUND = re.compile(r"executable file not found|exec: .*no such file or directory")
@@ -21,13 +22,16 @@ class Runc:
     name: str = "runc"
     maps_ids: bool = True
 
-    def options(self) -> tuple[str, ...]:
-        """Return the global options that every call needs."""
+    def options(self, network: str = NO_NETWORK) -> tuple[str, ...]:
+        """Return the global options that every call needs; the *network* is none of them."""
+        del network
         return (f"--root={self.root}",)
 
-    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+    def create_options(
+        self, overlay: str | None, *, enforced: bool, network: str = NO_NETWORK
+    ) -> tuple[str, ...]:
         """Return the global options of `create`; layer and limits are no options with runc."""
-        del overlay, enforced
+        del overlay, enforced, network
         return self.options()
 
     def exec_options(self, inner_pid_file: str) -> tuple[str, ...]:
@@ -38,6 +42,11 @@ class Runc:
     def signal_inside(self, sandbox_id: str, inner_pid: int, number: int) -> None:
         """Return None: the host can do it."""
         del sandbox_id, inner_pid, number
+
+    def start_through(self, network: str) -> tuple[str, ...]:
+        """Return the words before `start`: none."""
+        del network
+        return ()
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from *stderr* that the program is missing (127) or not executable (126)."""

@@ -9,7 +9,20 @@ from dataclasses import dataclass
 
 from axern.errors import ProgramError, ProgramNotExecutable, ProgramNotFound
 from axern.runtime import command
+from ledger.tables import BRIDGE, HOST_NETWORK, NO_NETWORK
 
+_NETWORKS = {NO_NETWORK: "none", BRIDGE: "sandbox", HOST_NETWORK: "host"}
+"""As runsc calls them: `sandbox` is its own TCP/IP stack, at the interface it finds."""
+_COVERED = (
+    *("/usr/bin/unshare", "--mount", "--propagation", "private", "--", "/bin/sh", "-c"),
+    'mount -t tmpfs -o ro none /proc/sys/net && exec "$@"',
+    "start",
+)
+"""Builds up to 2023 refuse the host's own network namespace, and take each for that one in which
+/proc/sys/net/core/rmem_default exists, which it does in all of them in a kernel of 6.9 and later.
+So that they don't see it, its folder is covered for this one call.
+Source: runsc/sandbox/network.go, isRootNS.
+"""
 # Texts of runsc/boot and pkg/sentry/loader; the numbers are Linux errnos as gVisor prints them.
 _NOT_FOUND = re.compile(
     r"no such file or directory|error finding executable|executable file not found"
@@ -30,17 +43,21 @@ class Runsc:
     name: str = "runsc"
     maps_ids: bool = False
 
-    def options(self) -> tuple[str, ...]:
-        """Return the global options that every call needs: no network."""
-        return (f"--root={self.root}", "--network=none")
+    def options(self, network: str = NO_NETWORK) -> tuple[str, ...]:
+        """Return the global options that every call needs: which network, none where not told."""
+        return (f"--root={self.root}", f"--network={_NETWORKS[network]}")
 
-    def create_options(self, overlay: str | None, *, enforced: bool) -> tuple[str, ...]:
+    def create_options(
+        self, overlay: str | None, *, enforced: bool, network: str = NO_NETWORK
+    ) -> tuple[str, ...]:
         """Return the global options of `create`; a writable root keeps its changes in *overlay*.
 
         Only where limits are *enforced* it looks at control groups: it goes into the one that the
         bundle names, and tells its guest the memory limit of the one above.
         """
-        options = self.options() if enforced else (*self.options(), "--ignore-cgroups")
+        options = self.options(network)
+        if not enforced:
+            options = (*options, "--ignore-cgroups")
         if overlay is None:
             return (*options, "--overlay2=none")
         changed_at_ns = os.stat(self.binary).st_mtime_ns
@@ -54,6 +71,10 @@ class Runsc:
         """Return the command that sends a signal to a process of the guest."""
         pid = f"--pid={inner_pid}"
         return (self.binary, *self.options(), "kill", pid, sandbox_id, str(number))
+
+    def start_through(self, network: str) -> tuple[str, ...]:
+        """Return the words before `start`: for one on the bridge, what makes old builds take it."""
+        return _COVERED if network == BRIDGE else ()
 
     def program_error(self, program: str, stderr: str) -> ProgramError | None:
         """Read from *stderr* that the program is missing (127) or not executable (126)."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from axern.errors import HostError, NotProvedGone, RuntimeFailure
 from axern.failpoint import failpoint
-from axern.host import cgroup, filestore, mounts, process
+from axern.host import cgroup, filestore, mounts, network, process
 from axern.host.cgroup import Cgroup
 from axern.host.process import boot_id
 from axern.runtime import command, confinement, monitor, storage
@@ -174,7 +174,8 @@ def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[list[str], tuple
 
     1. Without the wall no process lives and none can enter, even one whose launch is under way.
     2. The monitor sees the death, writes the exit and ends.
-    3. Mounts go before the folders that hold them.
+    3. Its interface goes with both ends, whoever still holds its network namespace.
+    4. Mounts go before the folders that hold them.
     """
     confinement.loosen(paths)
     removed = _destroy(paths.wall)
@@ -183,6 +184,9 @@ def _remove_all(runtime: Runtime, paths: SandboxPaths) -> tuple[list[str], tuple
     paths.monitor.wait_empty(MONITOR_TIMEOUT_S)
     removed += _destroy(paths.monitor)
     failpoint("bury.monitor")
+    if network.disconnect(paths.sandbox_id):
+        removed.append(f"interface {network.port_name(paths.sandbox_id)}")
+    failpoint("bury.disconnected")
     unmounted = mounts.unmount_below(paths.folder, REMOVE_TIMEOUT_S)
     failpoint("bury.unmounted")
     removed += (folder for folder in _folders(runtime, paths) if filestore.remove_tree(folder))
@@ -219,4 +223,6 @@ def _leftovers(runtime: Runtime, paths: SandboxPaths) -> list[str]:
     found += [f"mount {point}" for point in mounts.mounts_below(paths.folder)]
     found += [f"folder {path}" for path in _folders(runtime, paths) if os.path.lexists(path)]
     found += [f"control group {group.folder}" for group in groups if group.exists()]
+    if network.is_connected(paths.sandbox_id):
+        found.append(f"interface {network.port_name(paths.sandbox_id)}")
     return found + [f"control group {folder}" for folder in paths.wall.legacy_folders()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axern.errors import HostError
-from axern.host import filestore, mounts
+from axern.host import filestore, mounts, network
 from axern.host.cgroup import Cgroup
 from axern.runtime import monitor
 from axern.runtime.launch import runtime_for
@@ -51,6 +51,7 @@ class Traces:
     none of its own groups; the process that holds its standard input open counts as neither.
     `folder` and `store` are paths, None where they are not there. `exit_code` is what the monitor
     wrote; a file that holds no number has none.
+    `interface` is its end on the host.
     `run_folder_age_s` counts from its last change of names, 0 where it is not there.
     """
 
@@ -69,6 +70,7 @@ class Traces:
     run_folder_age_s: float
     has_spec: bool
     has_exit_record: bool
+    interface: str | None = None
 
     @property
     def runs(self) -> bool:
@@ -83,6 +85,7 @@ class Traces:
             *(f"control group {group.path}" for group in groups if group.inode is not None),
             *(f"control group {path}" for path in self.legacy_groups),
             *(f"mount {path}" for path in self.mounts),
+            *([f"interface {self.interface}"] if self.interface else []),
         )
 
     @property
@@ -97,6 +100,7 @@ class Host:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._ports = network.ports()
         self._mounts = mounts.mounts_below(layout.sandboxes)
         self._runtimes: tuple[tuple[Runtime, list[str]], ...] = tuple(
             (runtime, _names(runtime.root))
@@ -117,6 +121,7 @@ class Host:
             layout.runs,
         )
         found = {name for folder in folders for name in _names(folder) if _ID.fullmatch(name)}
+        found.update(name for name in self._ports if _ID.fullmatch(name))
         for _, names in self._runtimes:
             found.update(hit[0] for name in names for hit in _ID.finditer(name))
         return found
@@ -148,6 +153,7 @@ class Host:
             run_folder_age_s=_age_s(paths.run_folder),
             has_spec=os.path.lexists(spec_path(paths.run_folder)),
             has_exit_record=os.path.lexists(exit_path(paths.run_folder)),
+            interface=self._ports.get(sandbox_id),
         )
 
     def all_traces(self, more: Iterable[str] = ()) -> dict[str, Traces]:

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         user: str
         labels: Mapping[str, str]
         require: Sequence[str]
+        network: str
+        publish: Sequence[str]
         oom_kill_one: bool
         timeout: Duration
         ttl: Duration
@@ -87,7 +89,17 @@ _OF_LEASES = frozenset({"namespace", "name", "request_id", "ttl", "max_lifetime"
 _OF_RUNS = frozenset(
     {
         *("namespace", "template", "rootfs", "rootfs_readonly", "runtime_class", "env", "cwd"),
-        *("user", "labels", "require", "oom_kill_one", "timeout", "ttl", "request_id"),
+        *(
+            "user",
+            "labels",
+            "require",
+            "network",
+            "publish",
+            "oom_kill_one",
+            "timeout",
+            "ttl",
+            "request_id",
+        ),
         *_AMOUNTS,
         *_LIMITS,
     }

@@ -15,6 +15,7 @@ import pytest
 from axern.api.client import ApiError, Client
 from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
+from tests.host.networks import on_new_host
 
 pytestmark = pytest.mark.host
 
@@ -41,6 +42,9 @@ RULES = (
     (r"run/axernd\.lock", "0600", ROOT),
     (r"run/cgroup_root", "0644", ROOT),
     (r"run/[0-9a-f]{32}\.generation", "0644", ROOT),
+    (r"run/names", "0711", ROOT),
+    (r"run/names/[a-z0-9-]+", "0644", ROOT),
+    (rf"run/sandboxes/{ID}/network", "0444 0600", ROOT),
     (r"run/(exits|runc|runsc)", "0700", ROOT),
     (rf"run/exits/{ID}", "0644", ROOT),
     (r"run/(runc|runsc)/.*", "0600 0640 0644 0700 0711", ROOT),
@@ -128,13 +132,23 @@ def fill(lab: DaemonLab) -> None:
     wait_until(lambda: os.path.exists(events))
 
 
+def connect(lab: DaemonLab) -> None:
+    """Leave a running sandbox that has a network."""
+    small = ("--request-cpu", "10m", "--request-memory", "16MiB", "--runtime-class", "runsc")
+    done = lab.axern("run", "--detach", "--network", "bridge", *small, "--", "sleep", "1000")
+    assert done.returncode == 0, done.stderr
+    lab.wait_status(done.stdout.decode().strip(), "running")
+
+
 @pytest.mark.parametrize("umask", ["000", "077"])
+@on_new_host
 def test_modes_and_owners_depend_on_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: str
 ) -> None:
     with daemon_lab() as lab:
         start_with_umask(lab, tmp_path, monkeypatch, umask)
         fill(lab)
+        connect(lab)
         assert complaints(lab) == ""
         found = entries(lab)
         unused = [

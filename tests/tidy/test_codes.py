@@ -13,6 +13,7 @@ from tests.tidy.sources import PACKAGES, ROOT, python_files, shown
 RETRYABLE = {
     *NODE_CODES.values(),
     "node_reservation_capacity_exhausted",
+    "published_port_taken",
     "daemon_unreachable",
     "busy",
 }

@@ -39,6 +39,8 @@ class RunOptions:
     interactive: bool = False
     oom_kill_one: bool = False
     require: Sequence[str] = ()
+    network: str | None = None
+    publish: Sequence[str] = ()
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -68,6 +70,8 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "stdin": options.interactive or None,
         "oom_kill_one": options.oom_kill_one or None,
         "require": list(options.require) or None,
+        "network": options.network,
+        "publish": list(options.publish) or None,
     }
     if options.template or options.rootfs:  # either stands in for both
         written = {name: value for name, value in written.items() if name not in _ROOTS}
@@ -131,6 +135,8 @@ _LEFT_OUT: dict[str, Any] = {
     "stdin": False,
     "oom_kill_one": False,
     "require": [],
+    "network": "none",
+    "publish": [],
 }
 """The body of a run of which nothing is said."""
 

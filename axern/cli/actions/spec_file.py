@@ -175,6 +175,8 @@ _TOP: dict[str, Any] = {
         "runtime_class": ("runtime_class", _text),
         "oom_kill_one": ("oom_kill_one", _flag),
         "require": ("require", _list),
+        "network": ("network", _text),
+        "publish": ("publish", _list),
         "resources": {"requests": _resources("requests"), "limits": _resources("limits")},
         "timeout": ("timeout_ms", _duration),
         "ttl": ("ttl_ms", _duration),

@@ -53,6 +53,12 @@ ASKED = (
     text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
     several("--label", "KEY=VALUE", "mark it, to find it again; repeatable", name="labels"),
     several("--require", "KEY[=VALUE]", "run only where the node has it; repeatable"),
+    choice(
+        "--network",
+        ("none", "bridge", "host"),
+        "none, a private one with a way out, or the host's own; none where not given",
+    ),
+    several("--publish -p", "HOST:SANDBOX[/udp]", "let a port of the host lead to it; repeatable"),
     flag("--oom-kill-one", "out of memory, let the kernel kill one process of it and not all"),
     text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
     text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),

@@ -38,6 +38,8 @@ def test_the_example_says_what_it_says() -> None:
         "runtime_class": "runc",
         "oom_kill_one": False,
         "require": [],
+        "network": "none",
+        "publish": [],
         "requests": {"cpu_milli": 100, "memory_bytes": 32 * MEBIBYTE},
         "timeout_ms": 300_000,
         "ttl_ms": 3_600_000,

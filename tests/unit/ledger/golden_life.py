@@ -140,6 +140,10 @@ def live(path: Path) -> None:
         large = replace(_proposal(WAITING, "team-a", lease=True), request_id="request-8")
         life.do(lambda view: tickets.enter(view, large, wish, host, "it is full"))
         life.do(lambda view: tickets.pause(view, "uid:0", life.now))
+    with contextlib.suppress(AttributeError):  # since schema 5
+        networks = importlib.import_module("ledger.tables")
+        network = networks.Network("bridge", (("tcp", 8080, 80),))
+        life.put(networks.NETWORKS, RUNNING, network)
     life.ledger.close(checkpoint=False)
 
 

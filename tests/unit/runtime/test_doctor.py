@@ -92,8 +92,11 @@ def examine(entry: Entry | None, traces: Traces | None) -> list[Finding]:
     return list(doctor.examine([entry] if entry else [], host, DIR))
 
 
-def entry(row: Reservation = RUN, liveness: str = ACTIVE, **seen: bool | None) -> Entry:
-    return Entry(row, liveness, **{"monitor_alive": True, **seen})
+def entry(
+    row: Reservation = RUN, liveness: str = ACTIVE, *, on_bridge: bool = False, **seen: bool | None
+) -> Entry:
+    alive = {"monitor_alive": True, **seen}
+    return Entry(row, liveness, alive.get("owner_alive"), alive["monitor_alive"], on_bridge)
 
 
 def group(change: Callable[[Group], Group]) -> Traces:
@@ -113,6 +116,7 @@ CASES: list[tuple[str, Entry | None, Traces | None]] = [
     ("drifting-monitor", entry(), replace(HEALTHY, monitor=NO_GROUP)),
     ("drifting-cgroup", entry(), group(lambda seen: replace(seen, inode=1))),
     ("drifting-mount", entry(), replace(HEALTHY, mounts=())),
+    ("drifting-network", entry(on_bridge=True), HEALTHY),
     ("drifting-phase", entry(), replace(HEALTHY, workload=EMPTY)),
     ("drifting-phase", entry(), replace(HEALTHY, exit_file="/exits/a", exit_code=0)),
     ("drifting-phase", entry(replace(RUN, phase=RESERVED, monitor=None)), HEALTHY),
@@ -125,6 +129,7 @@ CASES: list[tuple[str, Entry | None, Traces | None]] = [
     ("leaked-sandbox", None, replace(NOTHING, workload=EMPTY)),
     ("leaked-sandbox", None, replace(NOTHING, mounts=("/run/axern/sandboxes/a/rootfs",))),
     ("leaked-sandbox", None, replace(NOTHING, legacy_groups=("/cg/memory/a",))),
+    ("leaked-sandbox", None, replace(NOTHING, interface="axa")),
     ("leaked-files", None, replace(NOTHING, store="/filestore/a")),
     ("leaked-files", None, replace(NOTHING, folder="/sandboxes/a")),
     ("leaked-files", None, replace(NOTHING, exit_file="/exits/a")),

@@ -146,7 +146,7 @@ def test_failpoints_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
         failpoint.failpoint(name)
     with pytest.raises(ValueError, match="unknown"):
         failpoint.failpoint("launch.unheard-of")
-    lists = (failpoint.LAUNCH, failpoint.BURY, failpoint.RELEASE, failpoint.LOG)
+    lists = (failpoint.LAUNCH, failpoint.CONNECT, failpoint.BURY, failpoint.RELEASE, failpoint.LOG)
     assert len(failpoint.NAMES) == sum(map(len, lists))
 
 
