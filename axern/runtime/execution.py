@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _MOVE = 'in="$0" out="$1" err="$2" && shift 2 && exec "$@" <"$in" >"$out" 2>"$er
 _STAY = 'exec "$0" "$@"'
 """Scripts that start a command line, the first with other standard descriptors."""
 _SAID_BYTES = 64 * 1024
+_MESSAGE = re.compile(r'^time="[^"]*" level=error msg="(.*)"$', re.MULTILINE)
+"""What runc wants to be read, in the form of its log. Source: sirupsen/logrus, TextFormatter."""
 _END_TIMEOUT_S = 10.0
 _KILL_TIMEOUT_S = 30.0
 
@@ -225,7 +228,10 @@ class _Start:
     def _blamed(self, error: MonitorFailed, said: str) -> RuntimeFailure:
         """Return whose fault it is by what the runtime *said*."""
         blamed = self._runtime.program_error(self.order.spec.argv[0], said)
-        return blamed or MonitorFailed(said.strip() or error.message)
+        told = _MESSAGE.search(said)
+        return blamed or MonitorFailed(
+            told[1].replace('\\"', '"') if told else said.strip() or error.message
+        )
 
 
 def _make_folders(paths: Iterable[str], mode: int) -> None:

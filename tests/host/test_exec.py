@@ -164,6 +164,13 @@ def test_a_program_that_cannot_be_started(
     assert execs(shared, run) == []
 
 
+def test_the_runtime_is_quoted_where_it_knows_why(shared: DaemonLab, runs: dict[str, str]) -> None:
+    done = execute(shared, "--cwd", "/none", runs["runc"], "--", "true")
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert done.stderr.startswith(b"axern: exec failed: "), done.stderr
+    assert b'"/none"' in done.stderr
+
+
 def test_what_ends_at_once_is_none_that_is_elsewhere(shared: DaemonLab, run: str) -> None:
     """A zombie is in no list of a control group's processes."""
     for _ in range(20):
