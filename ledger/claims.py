@@ -217,7 +217,7 @@ def _resized(
     is_new = view.row(tables.CLAIMS, before.id) is None
     held = [
         replace(row, claim_id=before.id)
-        for row in view.reservations()
+        for row in view.outermost()
         if row.namespace == before.namespace and (is_new or row.claim_id == before.id)
     ]
     node = view.node()

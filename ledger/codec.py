@@ -25,7 +25,7 @@ from ledger.facts import Facts
 from ledger.state import Change, Posting, Put
 from ledger.tables import Row
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of both formats; a change of any row, line or header raises it."""
 _TABLES_SINCE = {
     tables.STANDINGS: 2,
@@ -33,6 +33,7 @@ _TABLES_SINCE = {
     tables.WAITS: 4,
     tables.PAUSES: 4,
     tables.NETWORKS: 5,
+    tables.NESTED: 6,
 }
 """The schema that a table came with, where that is not the first."""
 NO_CHAIN = "0" * 64

@@ -36,7 +36,16 @@ from ledger.postings import postings_for
 from ledger.reservation import LANES, RELEASED, TRANSITIONS, Reservation
 from ledger.spec import ResolvedSpec
 from ledger.state import Posting, Put, State
-from ledger.tables import NETWORKS, REQUESTS, RESERVATIONS, Network, RequestRecord, request_key
+from ledger.tables import (
+    NESTED,
+    NETWORKS,
+    REQUESTS,
+    RESERVATIONS,
+    Nested,
+    Network,
+    RequestRecord,
+    request_key,
+)
 from ledger.units import MAX_INTEGER
 
 if TYPE_CHECKING:
@@ -266,6 +275,7 @@ def _reserve(
     policy: AdmissionPolicy,
 ) -> Change | AxernError:
     """Return the change that grants *row* again, or the error that refuses it."""
+    place = puts.get((NESTED, row.id))
     record = puts.get((REQUESTS, request_key(row.owner.uid, row.request_id or "")))
     network = puts.get((NETWORKS, row.id))
     proposal = transitions.Proposal(
@@ -284,6 +294,7 @@ def _reserve(
         max_lifetime_ms=_since(row.created_boottime_ms, row.expires_limit_boottime_ms),
         token_sha256=row.token_sha256,
         network=network if isinstance(network, Network) else None,
+        parent_id=place.parent_id if isinstance(place, Nested) else None,
     )
     late_ms = commit.clock.boottime_ms - row.created_boottime_ms
     now = Now(

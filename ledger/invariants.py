@@ -13,6 +13,7 @@ from ledger.reservation import LANES, OWNER_KINDS, PHASES, Reservation
 from ledger.tables import (
     Claim,
     Namespace,
+    Nested,
     Network,
     Node,
     RequestRecord,
@@ -46,6 +47,7 @@ def check(
         *_check_balances(rows, balances),
         *_check_reservations(rows),
         *_check_claims(rows),
+        *_check_nested(rows),
         *_check_references(rows),
         *_check_standing(rows),
         *_check_queue(rows),
@@ -122,6 +124,9 @@ def _held_by(row: Row) -> Iterator[tuple[str, str, int]]:
         drawn = dict(_amounts(row.drawdown, row.gpu_device))
         for pool, amount in _amounts(row.amount, row.gpu_device):
             yield f"claimed:{row.namespace}", pool, max(0, amount - drawn[pool])
+    elif isinstance(row, Nested):
+        for pool, amount in _amounts(row.amount, row.gpu_device):
+            yield f"committed:{row.namespace}", pool, -amount
     elif isinstance(row, Ticket):
         for pool, amount in _amounts(row.held, row.gpu_device):
             yield "held", pool, amount
@@ -213,6 +218,39 @@ def _check_claims(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
                     "claim-overdrawn",
                     f"claim {key} has {claimed[pool]} {name}, {requested[inside]} is requested",
                 )
+
+
+def _check_nested(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:
+    reservations = rows.get("reservations", {})
+    drawn: Counter[tuple[str, str]] = Counter()
+    for key, row in rows.get("nested", {}).items():
+        if not isinstance(row, Nested):
+            continue
+        child, parent = reservations.get(key), reservations.get(row.parent_id)
+        if not isinstance(child, Reservation) or not isinstance(parent, Reservation):
+            yield Violation(
+                "nested-alone", f"{key} within {row.parent_id}: one of them is not there"
+            )
+            continue
+        if {child.owner.kind, parent.owner.kind} != {"external"} or child.claim_id is not None:
+            yield Violation(
+                "nested-kind", f"{key} within {row.parent_id}: not both are plain leases"
+            )
+        if {row.namespace} != {child.namespace, parent.namespace}:
+            yield Violation(
+                "nested-namespace", f"{key} within {row.parent_id}: not in one namespace"
+            )
+        if row.amount != child.charged or row.gpu_device not in {None, parent.gpu_device}:
+            yield Violation("nested-differs", f"{key} is charged another amount than it draws")
+        for pool, amount in _amounts(row.amount, row.gpu_device):
+            drawn[row.parent_id, pool] += amount
+    for (parent_id, pool), amount in drawn.items():
+        row = reservations[parent_id]
+        held = dict(_amounts(row.charged, row.gpu_device)) if isinstance(row, Reservation) else {}
+        if amount > held.get(pool, 0):
+            yield Violation(
+                "parent-overdrawn", f"{amount} {pool} is drawn from {parent_id}, which has less"
+            )
 
 
 def _check_references(rows: Mapping[str, Mapping[str, Row]]) -> Iterator[Violation]:

@@ -15,6 +15,7 @@ from ledger.tables import (
     CLAIMS,
     LIMIT_RANGES,
     NAMESPACES,
+    NESTED,
     NODE_KEY,
     REQUESTS,
     RESERVATIONS,
@@ -115,15 +116,20 @@ def _kind(change: Change, put: Put | None) -> str:
         return QUEUE
     if change.by == _DAEMON:
         # A sandbox was stopped before it is released: only of a lease that is the daemon's own act.
-        if operation in _ENDED_BY_DAEMON or (operation == "release" and _is_committed(change)):
+        if operation in _ENDED_BY_DAEMON or (operation == "release" and _is_lease(change)):
             return RECLAIM
         if operation not in _KIND_OF:
             return NODE
     return _KIND_OF.get(operation, OPERATOR)
 
 
-def _is_committed(change: Change) -> bool:
-    return any(account.startswith(_COMMITTED) for account, _, _ in change.postings)
+def _is_lease(change: Change) -> bool:
+    """Tell whether what is released was no sandbox, which retires first, by what it held till now.
+
+    Within another lease it held nothing for itself.
+    """
+    held = any(account.startswith(_COMMITTED) for account, _, _ in change.postings)
+    return held or any(put.table == NESTED for put in change.puts)
 
 
 def _namespace(change: Change, put: Put | None) -> str | None:

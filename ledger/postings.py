@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ledger.facts import Facts
     from ledger.reservation import Reservation
     from ledger.state import Posting, Put, State
-    from ledger.tables import Claim, Node, Ticket
+    from ledger.tables import Claim, Nested, Node, Ticket
 
     Holding = tuple[str, Mapping[str, int]]
     """An account, and what is held there by pool."""
@@ -49,6 +49,11 @@ def _held_by_ticket(row: Ticket) -> Iterable[Holding]:
     return ((HELD, by_pool(row.held, row.gpu_device)),)
 
 
+def _held_by_nested(row: Nested) -> Iterable[Holding]:
+    drawn = by_pool(row.amount, row.gpu_device)
+    return ((committed_account(row.namespace), {pool: -each for pool, each in drawn.items()}),)
+
+
 def _held_by_node(row: Node) -> Iterable[Holding]:
     for pool, amount in by_pool(row.system_reserve, None).items():
         yield SYSTEM_RESERVE, {pool: amount}
@@ -62,6 +67,7 @@ _HOLDINGS: Mapping[str, Callable[..., Iterable[Holding]]] = {
     tables.RESERVATIONS: _held_by_reservation,
     tables.CLAIMS: _held_by_claim,
     tables.TICKETS: _held_by_ticket,
+    tables.NESTED: _held_by_nested,
     tables.NODES: _held_by_node,
 }
 """What a row of each table holds; `headroom` is left to balance it.

@@ -100,8 +100,8 @@ def resolve(
 def resolve_lease(spec: ResourceSpec, defaults: Defaults) -> ResolvedSpec:
     """Return the spec of a lease without a sandbox, with omitted CPU and memory filled in.
 
-    There is no sandbox whose limits could be enforced, so it takes none, and no root to write to,
-    so that storage is held only where it is asked for.
+    There is no sandbox, so it takes no slot, and no limit that could be enforced; and no root to
+    write to, so that storage is held only where it is asked for.
 
     Raises:
         InvalidArgument: A limit, or a request of zero.
@@ -125,7 +125,7 @@ def resolve_lease(spec: ResourceSpec, defaults: Defaults) -> ResolvedSpec:
             memory_bytes=requests.memory_bytes or defaults.request_memory_bytes,
             ephemeral_storage_bytes=requests.ephemeral_storage_bytes or 0,
             gpu_memory_bytes=requests.gpu_memory_bytes or 0,
-            sandbox_slots=1,
+            sandbox_slots=0,
         ),
         limits=OptionalResources(),
     )

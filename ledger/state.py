@@ -208,6 +208,12 @@ class State:
         """Yield every reservation, in the order in which they were made."""
         return (cast("Reservation", row) for _, row in self.rows(tables.RESERVATIONS))
 
+    def outermost(self) -> Iterator[Reservation]:
+        """Yield those reservations that hold for themselves, and not within a lease."""
+        if self.is_empty(tables.NESTED):
+            return self.reservations()
+        return (row for row in self.reservations() if self.row(tables.NESTED, row.id) is None)
+
     def node(self) -> Node | None:
         """Return what the node can promise, or None before it was first observed."""
         return cast("Node | None", self.row(tables.NODES, tables.NODE_KEY))
@@ -236,7 +242,7 @@ class State:
 
     def claim_of(self, namespace: str) -> Claim | None:
         """Return the claim of *namespace*, or None; claims are few, a scan is the index."""
-        if self._is_empty(tables.CLAIMS):
+        if self.is_empty(tables.CLAIMS):
             return None
         claims = (cast("Claim", row) for _, row in self.rows(tables.CLAIMS))
         return next((claim for claim in claims if claim.namespace == namespace), None)
@@ -282,7 +288,7 @@ class State:
     def exposure(self) -> Exposure:
         """Return what all entries may use together; the sums are kept up from the first call on."""
         if self._exposure is None:
-            self._exposure = Exposure(self.reservations())
+            self._exposure = Exposure(self.outermost())
         return self._exposure
 
     def lane_holder(self, lane: int) -> str | None:
@@ -313,7 +319,8 @@ class State:
                 pools = self._balances[account] = dict(self.account(account))
             pools[pool] = pools.get(pool, 0) + amount
 
-    def _is_empty(self, table: str) -> bool:
+    def is_empty(self, table: str) -> bool:
+        """Tell whether *table* has no row; a fork that took the last one may not see it."""
         view: State = self
         while view._base is not None and not view._tables[table]:
             view = view._base
@@ -339,7 +346,8 @@ class State:
         counts = self._counts
         for namespace in ("", reservation.namespace):
             counts[namespace] = self.entry_count(namespace) + count
-        if self._exposure is not None:
+        # What is nested may use no more than what it is drawn from; its place is made before it.
+        if self._exposure is not None and self.row(tables.NESTED, reservation.id) is None:
             self._exposure.add(reservation, count)
         if reservation.lane is not None:
             self._lanes[reservation.lane] = reservation.id if count > 0 else None

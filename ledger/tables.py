@@ -194,6 +194,20 @@ class Network:
     ports: tuple[Port, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """That a lease, whose id is the key, draws *amount* from the lease `parent_id`.
+
+    Its reservation is charged too; this row gives the same back, since the parent holds it already.
+    Source: docs/decisions/0032-leases.md.
+    """
+
+    parent_id: str
+    namespace: str
+    amount: Resources
+    gpu_device: str | None = None
+
+
 Row = (
     Node
     | Namespace
@@ -208,6 +222,7 @@ Row = (
     | Wait
     | Pause
     | Network
+    | Nested
 )
 
 NODES = "nodes"
@@ -223,6 +238,7 @@ LIMIT_RANGES = "limit_ranges"
 WAITS = "waits"
 PAUSES = "pauses"
 NETWORKS = "networks"
+NESTED = "nested"
 
 ROW_TYPES: Mapping[str, type[Row]] = {
     NODES: Node,
@@ -238,6 +254,7 @@ ROW_TYPES: Mapping[str, type[Row]] = {
     WAITS: Wait,
     PAUSES: Pause,
     NETWORKS: Network,
+    NESTED: Nested,
 }
 """Every table of the ledger and the type of its rows; a row's key is its id or name."""
 

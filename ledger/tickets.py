@@ -91,8 +91,10 @@ def wait(view: State, proposal: Proposal, wish: Wish, host: Host, policy: QueueP
     try:
         return transitions.reserve(view, proposal, host.facts, host.now, host.policy)
     except AdmissionRefused as error:
-        # A ticket has no place for a network, and nobody shall be granted less than they asked for.
-        if not error.refusal.waitable or proposal.network is not None:
+        # A ticket has no place for a network, and nobody shall be granted less than they asked for;
+        # within a lease there is nothing to wait for: what was refused is one more entry.
+        is_plain = proposal.network is None and proposal.parent_id is None
+        if not error.refusal.waitable or not is_plain:
             raise
         why = error.refusal.message
     _require_place(view, proposal.namespace, policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ledger import tables
+from ledger import nesting, tables
 from ledger.admission import Admitted, Demand, evaluate
 from ledger.drawdown import drawdown_put
 from ledger.errors import AdmissionRefused, RequestIdConflict, StateConflict
@@ -22,6 +22,7 @@ from ledger.reservation import (
     Reservation,
     require_transition,
 )
+from ledger.resources import Resources
 from ledger.state import Change, Put
 from ledger.tables import Beat, Node, RequestRecord, request_key
 
@@ -43,7 +44,8 @@ class Proposal:
     """A reservation that somebody asks for. `id` is made by the server, 128 random bits.
 
     `ttl_ms` is the first deadline counted from admission, `max_lifetime_ms` the ceiling on it and
-    on all renewals; None is none. `digest` is the SHA-256 of the request's body.
+    on all renewals; None is none. `digest` is the SHA-256 of the request's body. `parent_id` is the
+    lease within which a lease is.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Proposal:
     max_lifetime_ms: int | None = None
     token_sha256: str | None = None
     network: Network | None = None
+    parent_id: str | None = None
 
 
 def reserve(
@@ -94,7 +97,8 @@ def admit(
     decision = evaluate(view, facts, demand_of(proposal), now, policy)
     if not isinstance(decision, Admitted):
         raise AdmissionRefused(decision)
-    claim = view.claim_of(proposal.namespace)
+    place, proposal = nesting.place_of(view, proposal), nesting.bounded(view, proposal, now)
+    claim = None if place else view.claim_of(proposal.namespace)
     reservation = Reservation(
         id=proposal.id,
         namespace=proposal.namespace,
@@ -107,7 +111,7 @@ def admit(
         created_wall_ms=now.wall_ms,
         created_boottime_ms=now.boottime_ms,
         enforced=proposal.enforced,
-        gpu_device=decision.gpu_device,
+        gpu_device=place.gpu_device if place else decision.gpu_device,
         claim_id=claim.id if claim else None,
         request_id=proposal.request_id,
         runtime=proposal.runtime,
@@ -119,6 +123,7 @@ def admit(
         requires=proposal.requires,
     )
     puts = [
+        *([Put(tables.NESTED, reservation.id, place)] if place else ()),
         Put(tables.RESERVATIONS, reservation.id, reservation),
         *drawdown_put(view, None, reservation),
     ]
@@ -135,6 +140,8 @@ def admit(
 
 def demand_of(proposal: Proposal) -> Demand:
     """Return what admission is asked for *proposal*, by `reserve` and by whoever explains."""
+    if proposal.parent_id is not None:  # it was admitted with its parent, but for the entry
+        return Demand(proposal.namespace, Resources())
     limits = proposal.resolved.limits if proposal.runtime else None
     ports = proposal.network.ports if proposal.network else ()
     return Demand(proposal.namespace, proposal.resolved.requests, proposal.requires, limits, ports)
@@ -287,6 +294,7 @@ def release(view: State, reservation_id: str, evidence: str, by: str = "daemon")
     puts = (
         Put(tables.RESERVATIONS, reservation_id, None),
         *drawdown_put(view, reservation, None),
+        *nesting.ending(view, reservation_id),  # what is within a lease ends with it
         *(
             Put(table, reservation_id, None)
             for table in (tables.BEATS, tables.NETWORKS)

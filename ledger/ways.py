@@ -282,10 +282,14 @@ def _less(left: list[int], needs: Sequence[Need], freed: Mapping[str, int]) -> l
 
 def _endings(view: State) -> list[tuple[int, Reservation | Claim | Ticket]]:
     """Return what ends by itself, soonest first."""
-    found: list[tuple[int, Reservation | Claim | Ticket]] = []
-    for table in (tables.RESERVATIONS, tables.CLAIMS, tables.TICKETS):
+    found: list[tuple[int, Reservation | Claim | Ticket]] = [
+        (row.expires_boottime_ms, row)
+        for row in view.outermost()
+        if row.expires_boottime_ms is not None
+    ]
+    for table in (tables.CLAIMS, tables.TICKETS):
         for _, row in view.rows(table):
-            ending = cast("Reservation | Claim | Ticket", row)
+            ending = cast("Claim | Ticket", row)
             if ending.expires_boottime_ms is not None:
                 found.append((ending.expires_boottime_ms, ending))
     found.sort(key=lambda pair: pair[0])

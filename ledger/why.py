@@ -114,7 +114,7 @@ def explain(case: Case, refusal: Refusal) -> Explanation:
     if refusal.reasons:
         return Explanation()
     alternatives = needs(case.view, case.demand, refusal)
-    rows = list(case.view.reservations())
+    rows = list(case.view.outermost())
     ways = (_releases(case, alternatives, rows), _smaller(case, refusal))
     earliest = [
         at_ms

@@ -306,7 +306,12 @@ class ReserveRequest(Demanding):
 
     name: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_printable)] = ""
     max_lifetime_ms: Milliseconds | None = None
+    parent: Annotated[str, Field(max_length=32)] | None = None
     owner_process: OwnerProcess | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return all that was asked for; without a parent it is what it always was."""
+        return self.model_dump(mode="json", exclude={"parent"} if self.parent is None else None)
 
 
 class TemplateSource(Body):

@@ -72,6 +72,7 @@ class Reserve(Struct, forbid_unknown_fields=True, gc=False):
     name: Annotated[str, Meta(max_length=LONGEST_NAME)] = ""
     max_lifetime_ms: Milliseconds | None = None
     owner_process: ClassVar[None] = None
+    parent: ClassVar[None] = None
 
     def spec(self) -> ResourceSpec:
         """Return the resources as the ledger's value."""

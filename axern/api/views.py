@@ -50,6 +50,7 @@ def reservation_view(
     now: Now,
     beat_monotonic_ms: int | None = None,
     amounts: Callable[[object], object] = resources_view,
+    parent_id: str | None = None,
 ) -> Json:
     """Return one reservation; times are RFC 3339 in UTC, None where something is not known.
 
@@ -80,6 +81,7 @@ def reservation_view(
         "latest_expiry_at": _wall(latest_ms, now.boottime_ms, now.wall_ms),
         "last_heartbeat_at": _wall(beat_monotonic_ms, now.monotonic_ms, now.wall_ms),
         "request_id": reservation.request_id,
+        "parent_id": parent_id,
         "reason": reservation.reason,
     }
 
@@ -168,7 +170,7 @@ def _exposures(
     state: State, node: Node, max_exposure: tuple[tuple[str, int, int], ...]
 ) -> dict[str, Json]:
     # Counted here and not kept up: most nodes have no bound, and commits need not pay for a view.
-    counted = Exposure(state.reservations())
+    counted = Exposure(state.outermost())
     bounds = {name: (above, below) for name, above, below in max_exposure}
     found = {}
     for name in LIMITED:

@@ -80,8 +80,12 @@ class LeaseService:
         Raises:
             InvalidArgument: Resources that contradict each other, or an owner that does not live.
         """
-        spec = body.spec()
-        bounds = self._parts.ledger.state.limit_range(body.namespace)
+        spec, namespace = body.spec(), body.namespace
+        parent_id = None if body.parent is None else self._parts.resolve_id(body.parent)
+        # Whoever says no namespace means that of the parent.
+        if parent_id is not None and "namespace" not in getattr(body, "model_fields_set", ()):
+            namespace = self._parts.ledger.state.reservation(parent_id).namespace
+        bounds = self._parts.ledger.state.limit_range(namespace)
         resolved = resolve_lease(spec, self._parts.defaults, bounds)
         longest_ms = self._parts.settings.lease_max_lifetime_ms
         if (body.max_lifetime_ms or 0) > longest_ms:
@@ -92,7 +96,7 @@ class LeaseService:
             )
         return transitions.Proposal(
             id=chance.identity(),
-            namespace=body.namespace,
+            namespace=namespace,
             owner=Owner(EXTERNAL, peer.uid, body.name),
             spec=spec,
             resolved=resolved,
@@ -103,6 +107,7 @@ class LeaseService:
             ttl_ms=body.ttl_ms or self._parts.settings.lease_ttl_ms,
             max_lifetime_ms=body.max_lifetime_ms or longest_ms,
             token_sha256=sha256_of(token),
+            parent_id=parent_id,
         )
 
     async def heartbeat(self, reservation_id: str, body: HeartbeatRequest, peer: Peer) -> Json:

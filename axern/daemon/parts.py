@@ -19,7 +19,7 @@ from axern.daemon.explainer import Explainer
 from axern.daemon.grants import Grants
 from axern.daemon.observer import explain
 from axern.errors import HostError
-from ledger import rights, transitions
+from ledger import rights, tables, transitions
 from ledger.admission import AdmissionPolicy, Admitted, evaluate
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound
 from ledger.reservation import LivenessPolicy, Reservation, liveness
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ledger.rights import Caller, Thing, Verb
     from ledger.staging import Operation
     from ledger.store import Ledger
+    from ledger.tables import Nested
 
 Json = dict[str, Any]
 Result = TypeVar("Result")
@@ -276,7 +277,9 @@ class Parts:
         now = now or self.clock()
         beat = self.heartbeats.beats.get(reservation.id)
         standing = liveness(reservation, beat, now, self.liveness_policy)
-        return reservation_view(reservation, standing, now, beat, as_they_are)
+        place = cast("Nested | None", self.ledger.state.row(tables.NESTED, reservation.id))
+        parent_id = None if place is None else place.parent_id
+        return reservation_view(reservation, standing, now, beat, as_they_are, parent_id)
 
     def resolve_id(self, text: str) -> str:
         """Return the whole id that *text*, an id or a prefix of at least four digits, names.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         gpu_memory: Bytes
         namespace: str
         name: str
+        parent: str
         ttl: Duration
         max_lifetime: Duration
         request_id: str
@@ -85,7 +86,9 @@ _AMOUNTS = {
 }
 _LIMITS = {f"limit_{name}": field for name, field in _AMOUNTS.items() if name != "gpu_memory"}
 _DURATIONS = {"ttl": "ttl_ms", "timeout": "timeout_ms", "max_lifetime": "max_lifetime_ms"}
-_OF_LEASES = frozenset({"namespace", "name", "request_id", "ttl", "max_lifetime", *_AMOUNTS})
+_OF_LEASES = frozenset(
+    {"namespace", "name", "parent", "request_id", "ttl", "max_lifetime", *_AMOUNTS}
+)
 _OF_RUNS = frozenset(
     {
         *("namespace", "template", "rootfs", "rootfs_readonly", "runtime_class", "env", "cwd"),

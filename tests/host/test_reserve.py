@@ -202,3 +202,28 @@ def test_text_has_what_a_person_needs(lab: DaemonLab) -> None:
     )
     assert list(lines) == ["lease", "namespace", "holds", "expires", "renewable until", "token"]
     lab.request("DELETE", f"/v2/reservations/{lines['lease'].strip()}")
+
+
+def test_leases_within_a_lease_draw_it_down_and_end_with_it(lab: DaemonLab) -> None:
+    script = "echo $AXERN_LEASE; exec sleep 600"
+    process = lab.popen("reserve", *SMALL, "--", "sh", "-c", script)
+    assert process.stdout is not None
+    outer = process.stdout.readline().decode().strip()
+    inner = ("reserve", "--parent", outer[:12], "--request-cpu", "6m", "--request-memory", "4MiB")
+    first = json.loads(lab.axern(*inner, "-o", "json").stdout)
+    assert first["reservation"]["parent_id"] == outer
+    assert first["reservation"]["latest_expiry_at"] is not None
+    second = lab.axern(*inner)
+    assert second.returncode == 5
+    assert b"CPU: 6m asked for, 4m left of 10m [state_conflict]" in second.stderr
+    rows = json.loads(lab.axern("node", "capacity", "-o", "json").stdout)["node"]["dimensions"]
+    committed = {row["name"]: row["committed"] for row in rows}
+    # The inner one is in it already, and none of them is a sandbox.
+    assert (committed["cpu_milli"], committed["sandbox_slots"]) == (10, 0)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert lab.reservations() == []
+    gone = lab.axern("reserve", "renew", first["reservation"]["id"], "--token", first["token"])
+    assert b"[not_found]" in gone.stderr
+    told = lab.axern("reservations", "inspect", first["reservation"]["id"], "-o", "json")
+    assert json.loads(told.stdout)["reservation"]["phase"] == "released"

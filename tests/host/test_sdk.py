@@ -167,6 +167,19 @@ def test_a_detached_lease_is_renewed_by_its_token(client: axern.Client) -> None:
     assert client.release(first.id)["released"]["already"] is True
 
 
+def test_a_lease_within_a_lease_ends_with_it(client: axern.Client) -> None:
+    with client.lease(**SMALL) as outer:
+        with client.lease(parent=outer.id, cpu="6m", memory="4MiB") as inner:
+            assert {row["id"]: row["parent_id"] for row in client.reservations()} == {
+                outer.id: None,
+                inner.id: outer.id,
+            }
+            with pytest.raises(axern.StateConflict, match="4m left of 10m"):
+                client.reserve(parent=outer.id, cpu="6m", memory="4MiB")
+        client.reserve(parent=outer.id, cpu="6m", memory="4MiB")
+    assert client.reservations() == []
+
+
 def test_explain_agrees_with_run(client: axern.Client) -> None:
     assert client.explain(**SMALL)["admitted"] is True
     refusal = client.explain(["sleep", "1"], memory="900TiB")["refusal"]

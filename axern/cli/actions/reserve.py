@@ -39,6 +39,7 @@ def hold(
     *,
     command: tuple[str, ...],
     namespace: str | None,
+    parent: str | None,
     name: str | None,
     ttl: str | None,
     max_lifetime: str | None,
@@ -53,6 +54,7 @@ def hold(
     """
     written = {
         "namespace": namespace,
+        "parent": None if parent is None else checked_id(parent),
         "name": name,
         "ttl_ms": _duration(ttl, "--ttl"),
         "max_lifetime_ms": _duration(max_lifetime, "--max-lifetime"),

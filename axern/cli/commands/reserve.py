@@ -20,6 +20,12 @@ _START = Command(
     ),
     options=(
         text("--namespace", "NAME", "who is charged; default where not given", source="namespaces"),
+        text(
+            "--parent",
+            "ID",
+            "draw it from this lease, which holds it already",
+            source="reservations",
+        ),
         text("--name", "TEXT", "what it is for, to find it in lists"),
         text("--ttl", "DURATION", "it ends so long after it was last renewed; 10m where not given"),
         text("--max-lifetime", "DURATION", "no renewal goes beyond this; the node has a default"),

@@ -22,7 +22,7 @@ NAMES = [dimension.name for dimension in DIMENSIONS]
 RESERVATION_KEYS = {
     "id", "namespace", "owner", "phase", "liveness", "runtime_class", "requests", "limits",
     "charged", "enforced", "gpu_device", "lane", "created_at", "expires_at", "last_heartbeat_at",
-    "request_id", "reason", "latest_expiry_at",
+    "request_id", "reason", "latest_expiry_at", "parent_id",
 }  # fmt: skip
 AMOUNT_KEYS = {
     "capacity", "system_reserve", "allocatable", "effective_allocatable", "committed", "held",
@@ -58,7 +58,7 @@ def test_a_reservation_of_which_little_is_known() -> None:
     unknown = {key for key, value in view.items() if value is None}
     assert unknown == {
         "runtime_class", "gpu_device", "lane", "expires_at", "last_heartbeat_at", "request_id",
-        "reason", "latest_expiry_at",
+        "reason", "latest_expiry_at", "parent_id",
     }  # fmt: skip
     for side in ("requests", "limits", "charged"):
         assert list(view[side]) == NAMES
@@ -81,7 +81,9 @@ def test_a_reservation_of_which_all_is_known() -> None:
     monitor, cgroup = ProcessIdentity("boot-1", 5, 6), CgroupIdentity("boot-1", "/x", 1)
     state.apply(transitions.run(state, row.id, monitor, cgroup))
     state.apply(transitions.stop(state, row.id, "expired", "daemon"))
-    view = reservation_view(state.reservation(row.id), "active", clock.now, 990_000)
+    view = reservation_view(
+        state.reservation(row.id), "active", clock.now, 990_000, parent_id="ab" * 16
+    )
     assert set(view) == RESERVATION_KEYS
     assert {key for key, value in view.items() if value is None} == {"gpu_device"}
     assert view["created_at"] == "2023-11-14T22:13:20.000Z"

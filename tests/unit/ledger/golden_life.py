@@ -34,6 +34,7 @@ START = Now("6f1e0000-boot", 1_000_000, 1_500_000, 1_700_000_000_000)
 LEASE, QUEUED, STARTING, RUNNING, STOPPING, RETIRING, GONE, WAITING = (
     f"{n:032x}" for n in range(1, 9)
 )
+INNER = f"{9:032x}"
 
 
 def _proposal(key: str, namespace: str, *, lease: bool = False, gpu: bool = False) -> Proposal:
@@ -109,6 +110,10 @@ def live(path: Path) -> None:
     life.ledger.checkpoint()
     life.reserve(*(_proposal(key, "team-a") for key in (QUEUED, STARTING, RUNNING)))
     life.reserve(_proposal(STOPPING, "default", gpu=True), _proposal(RETIRING, "team-a"))
+    if codec.SCHEMA >= 6:
+        small = ResolvedSpec(Resources(100, GIB // 8), OptionalResources())
+        inner = replace(_proposal(INNER, "default", lease=True), resolved=small, parent_id=LEASE)
+        life.reserve(inner)
     monitor, group = ProcessIdentity(START.boot_id, 42, 7), CgroupIdentity(START.boot_id, "/a", 3)
     for key in (STARTING, RUNNING, STOPPING, RETIRING, GONE):
         life.do(lambda view, key=key: transitions.start(view, key))  # type: ignore[misc]

@@ -101,7 +101,7 @@ def test_a_newer_one_is_refused_as_newer(folder: Folder, monkeypatch: pytest.Mon
         patch.setattr("ledger.codec.SCHEMA", newer.schema)
         checkpoint.write(folder, newer)
         assert checkpoint.read(folder) == newer
-    with pytest.raises(LedgerTooNew, match="schema 4, this program knows up to 3"):
+    with pytest.raises(LedgerTooNew, match="schema 7, this program knows up to 6"):
         checkpoint.read(folder)
 
 

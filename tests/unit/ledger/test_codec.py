@@ -167,7 +167,7 @@ def test_a_newer_schema_is_told_from_damage() -> None:
     assert not isinstance(damaged.value, NewerSchema)
     body = body[: body.rindex(b'"sha256"')]
     body += b'"sha256":"%b"\n}\n' % hashlib.sha256(body).hexdigest().encode()
-    with pytest.raises(NewerSchema, match="schema 12, this program knows up to 5"):
+    with pytest.raises(NewerSchema, match="schema 12, this program knows up to 6"):
         codec.decode_checkpoint(body)
 
 
