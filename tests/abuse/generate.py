@@ -61,6 +61,9 @@ class Wire:
 CLOSING = ("/v2/node/drain", "/v2/node/retire")
 """What root may ask for, and what would spare the daemon all that comes after."""
 
+ENDLESS = "/v2/events"
+"""What goes on for ever unless it is told not to follow."""
+
 
 class Generator:
     """Draws from the OpenAPI document *document*; *ids* names entries that may exist."""
@@ -91,7 +94,10 @@ class Generator:
             method = rng.choice(METHODS)
         if rng.random() < 0.05:
             body = rng.choice(RAW_VALUES)
-        target = self._target(rng, path) + (rng.choice(QUERIES) if rng.random() < 0.4 else "")
+        query = rng.choice(QUERIES) if rng.random() < 0.4 else ""
+        if path == ENDLESS:
+            query = f"?follow=false&{query.removeprefix('?')}"
+        target = self._target(rng, path) + query
         lines = [f"{method} {target} HTTP/1.1".encode(), b"connection: close"]
         if body:
             lines.append(b"content-length: %d" % len(body))

@@ -33,7 +33,10 @@ os.setresuid(*[int(sys.argv[2])] * 3)
 for target in sys.argv[3:]:
     with Client(sys.argv[1]) as client:
         try:
-            print(json.dumps(client.request("GET", target)))
+            if target.startswith("/v2/events"):
+                print([str(event) for event in client.events(target)])
+            else:
+                print(json.dumps(client.request("GET", target)))
         except ApiError as error:
             print(json.dumps(error.error))
 """
@@ -82,6 +85,7 @@ def told_to_a_stranger(lab: DaemonLab, run_id: str) -> str:
         target.replace("{id}", run_id)
         .replace("{name}", "busybox")
         .replace("{namespace}", "default")
+        .replace("/v2/events", "/v2/events?follow=false")
         for target, operations in lab.request("GET", "/v2/openapi.json")["paths"].items()
         if "get" in operations
     ]
