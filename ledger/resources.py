@@ -68,6 +68,16 @@ class OptionalResources:
     gpu_memory_bytes: int | None = None
     sandbox_slots: int | None = None
 
+    def amounts(self) -> tuple[int | None, int | None, int | None, int | None, int | None]:
+        """Return the amounts in the order of `DIMENSIONS`."""
+        return (
+            self.cpu_milli,
+            self.memory_bytes,
+            self.ephemeral_storage_bytes,
+            self.gpu_memory_bytes,
+            self.sandbox_slots,
+        )
+
 
 def pool(dimension: Dimension, device: str | None) -> str:
     """Return the name of the pool that *dimension* draws on: its own, or that of one device."""
@@ -89,8 +99,8 @@ _POOLS = tuple("" if dimension.per_device else dimension.name for dimension in D
 
 def by_pool(resources: Resources, device: str | None) -> dict[str, int]:
     """Return the non-zero amounts of *resources* keyed by pool, in the order of `DIMENSIONS`."""
-    pools = {}
-    for name, amount in zip(_POOLS, resources.amounts(), strict=True):
-        if amount:
-            pools[name or gpu_pool(str(device))] = amount
-    return pools
+    return {
+        name or gpu_pool(str(device)): amount
+        for name, amount in zip(_POOLS, resources.amounts(), strict=True)
+        if amount
+    }

@@ -44,6 +44,7 @@ SMALLEST_LIMITS = {
 }
 """Below these a sandbox can't start or the kernel can't hold the cap. Source: contract."""
 SMALLEST_RUNSC_MEMORY_LIMIT_BYTES = 64 * 1024**2
+_NO_LIMITS = OptionalResources()
 _CAPPED = ("cpu_milli", "memory_bytes", "ephemeral_storage_bytes")
 
 
@@ -106,6 +107,22 @@ def resolve_lease(spec: ResourceSpec, defaults: Defaults) -> ResolvedSpec:
     Raises:
         InvalidArgument: A limit, or a request of zero.
     """
+    requests = spec.requests
+    if spec.limits != _NO_LIMITS or 0 in requests.amounts():
+        _refuse_for_a_lease(spec)
+    return ResolvedSpec(
+        requests=Resources(
+            requests.cpu_milli or defaults.request_cpu_milli,
+            requests.memory_bytes or defaults.request_memory_bytes,
+            requests.ephemeral_storage_bytes or 0,
+            requests.gpu_memory_bytes or 0,
+            0,
+        ),
+        limits=_NO_LIMITS,
+    )
+
+
+def _refuse_for_a_lease(spec: ResourceSpec) -> None:
     for dimension in DIMENSIONS:
         if getattr(spec.limits, dimension.name) is not None:
             raise InvalidArgument(
@@ -118,17 +135,6 @@ def resolve_lease(spec: ResourceSpec, defaults: Defaults) -> ResolvedSpec:
                 f"requests.{dimension.name}: 0 is not valid: it must be greater than zero",
                 hint="leave it out to take the default",
             )
-    requests = spec.requests
-    return ResolvedSpec(
-        requests=Resources(
-            cpu_milli=requests.cpu_milli or defaults.request_cpu_milli,
-            memory_bytes=requests.memory_bytes or defaults.request_memory_bytes,
-            ephemeral_storage_bytes=requests.ephemeral_storage_bytes or 0,
-            gpu_memory_bytes=requests.gpu_memory_bytes or 0,
-            sandbox_slots=0,
-        ),
-        limits=OptionalResources(),
-    )
 
 
 def _storage(

@@ -185,8 +185,7 @@ def format_duration_ms(duration_ms: int) -> str:
 
 def format_rfc3339(wall_ms: int) -> str:
     """Return milliseconds since the epoch as RFC 3339 in UTC: `2026-01-31T12:00:00.250Z`."""
-    second, milliseconds = divmod(wall_ms, 1000)
-    return f"{_to_second(second)}.{milliseconds:03d}Z"
+    return "%s.%03dZ" % (_to_second(wall_ms // 1000), wall_ms % 1000)  # noqa: UP031 - the quickest
 
 
 @lru_cache(64)

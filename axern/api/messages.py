@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from io import FileIO
 from typing import Any
@@ -30,6 +31,33 @@ class Peer:
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
+
+
+class Headers(Mapping[str, str]):
+    """The headers of a request by their names in lower case, decoded when somebody asks for one."""
+
+    __slots__ = ("_named", "_wire")
+
+    def __init__(self, wire: Iterable[tuple[bytes, bytes]]) -> None:
+        self._wire = wire
+        self._named: dict[str, str] | None = None
+
+    def _decoded(self) -> dict[str, str]:
+        if self._named is None:
+            pairs = [
+                (name.decode("latin-1"), value.decode("latin-1")) for name, value in self._wire
+            ]
+            self._named = dict(pairs)
+        return self._named
+
+    def __getitem__(self, name: str) -> str:
+        return self._decoded()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded())
+
+    def __len__(self) -> int:
+        return len(self._decoded())
 
 
 @quick
@@ -103,16 +131,20 @@ ErrorView = Callable[[AxernError, str], Response]
 
 def head_of(response: Response, request_id: str, *, last: bool) -> bytes:
     """Return the head of a whole answer; the *last* one on its connection says so."""
-    lines = [
-        b"content-type: %b\r\ncontent-length: %d\r\n"
-        % (response.content_type.encode(), len(response.body))
-    ]
+    more = b"".join([f"{name}: {value}\r\n".encode() for name, value in response.headers])
     if request_id:
-        lines.append(b"x-request-id: %b\r\n" % request_id.encode())
-    lines += [f"{name}: {value}\r\n".encode() for name, value in response.headers]
+        more = b"x-request-id: %b\r\n%b" % (request_id.encode(), more)
     if last:
-        lines.append(b"connection: close\r\n")
-    return b"%b%b\r\n" % (_STATUS_LINES[response.status], b"".join(lines))
+        more += b"connection: close\r\n"
+    beginning = _beginning(response.status, response.content_type)
+    return b"%b%d\r\n%b\r\n" % (beginning, len(response.body), more)
+
+
+@lru_cache(64)
+def _beginning(status: int, content_type: str) -> bytes:
+    """Return what all heads of this kind begin with, up to the number of bytes."""
+    kind = content_type.encode()
+    return b"%bcontent-type: %b\r\ncontent-length: " % (_STATUS_LINES[status], kind)
 
 
 def stream_head(response: StreamResponse, request_id: str) -> bytes:

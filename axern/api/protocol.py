@@ -7,18 +7,18 @@ closed: the daemon never hears of it.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import httptools
 
+from axern.api import chance
 from axern.api.connection import Connection, Tally
-from axern.api.messages import CONTINUE, ErrorView, Request, Response, head_of
+from axern.api.messages import CONTINUE, ErrorView, Headers, Request, Response, head_of
 from ledger.errors import AxernError, InvalidArgument, LedgerBusy
 
 HEADER_COUNT_LIMIT = 64
@@ -29,6 +29,8 @@ REQUEST_DEADLINE_S = 10.0
 """For a client to send a request, and again for the daemon to answer it."""
 _SLICE_BYTES = 4096
 """Parsed at a time, so that what is pipelined stays bytes until the requests before it are done."""
+_PLAIN_TARGET = re.compile(rb"(?:/[A-Za-z0-9._-]+)+")
+"""A path that is spelled as it is meant, without a query: what `parse_url` would say is known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,7 @@ class LimitedProtocol(Connection):
     receiving = False
     requests_received = 0
     _wants_continue = False
+    _is_timed = False
 
     @classmethod
     def bound_to(cls, error_view: ErrorView, answer: Any, give_up: Any) -> type[LimitedProtocol]:
@@ -168,6 +171,7 @@ class LimitedProtocol(Connection):
         if self.pipeline:
             self._take_turn(self.pipeline.popleft())
         elif self.receiving:  # it stood still while we did
+            self._is_timed = True
             self.due.within(self.request_deadline_s, self.transport.abort)
             self._let_continue()
         else:
@@ -176,20 +180,27 @@ class LimitedProtocol(Connection):
 
     def _take_turn(self, exchange: Exchange) -> None:
         self.current = exchange
-        self.due.within(self.answer_deadline_s, partial(self.give_up, self, exchange))
+        self.due.within(self.answer_deadline_s, self._give_up)
         if exchange.error is None:
             self.answer(self, exchange)
         else:
             response = self.error_view(exchange.error, exchange.request.id)
             self.loop.call_soon(self.respond, exchange, response)
 
+    def _give_up(self) -> None:
+        if self.current is not None:
+            self.give_up(self, self.current)
+
     def data_received(self, data: bytes) -> None:
         """Parse *data* as far as it is its turn; what comes during a stream is not taken in."""
         if self.is_stream:
             self.pause_reading()
-        else:
+            return
+        if self.unparsed or self.pipeline or len(data) > _SLICE_BYTES:
             self.unparsed += data
-            self._parse_on()
+        elif not self.transport.is_closing():
+            self._parse(data)
+        self._parse_on()
 
     def _parse_on(self) -> None:
         """Parse what has come, until a request has to wait for the one before it.
@@ -203,7 +214,11 @@ class LimitedProtocol(Connection):
             self._parse(part)
         if self.transport.is_closing():
             self.unparsed.clear()
-        elif self.unparsed or self.pipeline:
+            return
+        if self.receiving and self.current is None and not self._is_timed:
+            self._is_timed = True  # for all of the request, not for each read
+            self.due.within(self.request_deadline_s, self.transport.abort)
+        if self.unparsed or self.pipeline:
             self.pause_reading()
         else:
             self.resume_reading()
@@ -223,14 +238,12 @@ class LimitedProtocol(Connection):
                 self.refuse(InvalidArgument(f"headers exceed {HEAD_LIMIT_BYTES} bytes"))
 
     def on_message_begin(self) -> None:
-        """Start the request's deadline: for all of it, not for each read."""
+        """Begin with a request; its deadline is set if it is not whole with what has come."""
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = bytearray()
-        self._wants_continue = False
+        self._wants_continue = self._is_timed = False
         self.receiving, self.head_bytes, self.head_complete = True, 0, False
-        if self.current is None:
-            self.due.within(self.request_deadline_s, self.transport.abort)
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the target."""
@@ -243,12 +256,11 @@ class LimitedProtocol(Connection):
     def on_headers_complete(self) -> None:
         """Refuse a head that is too large, or that leaves the length of the request in doubt."""
         self.head_complete = True
-        size = sum([len(name) + len(value) for name, value in self.headers]) + len(self.url)
         named = dict(self.headers)
-        if len(self.headers) > HEADER_COUNT_LIMIT or size > HEAD_LIMIT_BYTES:
+        if len(self.headers) > HEADER_COUNT_LIMIT or self._head_is_large():
             self.refuse(
                 InvalidArgument(
-                    f"{len(self.headers)} headers of {size} bytes; at most "
+                    f"{len(self.headers)} headers of {self._head_size()} bytes; at most "
                     f"{HEADER_COUNT_LIMIT} of {HEAD_LIMIT_BYTES} bytes are accepted"
                 )
             )
@@ -263,6 +275,14 @@ class LimitedProtocol(Connection):
             self._wants_continue = True
             if self.current is None:
                 self._let_continue()
+
+    def _head_is_large(self) -> bool:
+        """Tell whether the head is beyond its bound; one that few slices have brought is not."""
+        is_long = self.head_bytes > HEAD_LIMIT_BYTES - 2 * _SLICE_BYTES
+        return is_long and self._head_size() > HEAD_LIMIT_BYTES
+
+    def _head_size(self) -> int:
+        return sum([len(name) + len(value) for name, value in self.headers]) + len(self.url)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, unless the request was answered already."""
@@ -283,24 +303,26 @@ class LimitedProtocol(Connection):
 
     def _exchange(self) -> Exchange:
         """Return the request that has just become whole."""
-        target = httptools.parse_url(self.url)
-        path = target.path.decode("ascii")
-        query, error = {}, None
-        if target.query:
+        query: dict[str, str] = {}
+        error = None
+        if _PLAIN_TARGET.fullmatch(self.url):
+            path = self.url.decode("ascii")
+        else:
+            target = httptools.parse_url(self.url)
+            path = target.path.decode("ascii")
+            path = unquote(path) if "%" in path else path
             try:
-                query = _query(target.query.decode("latin-1"))
+                query = _query(target.query.decode("latin-1")) if target.query else {}
             except InvalidArgument as refused:
                 error = refused
         request = Request(
-            id=secrets.token_hex(8),
-            method=self.parser.get_method().decode("ascii"),
-            path=unquote(path) if "%" in path else path,
-            query=query,
-            headers={
-                name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers
-            },
-            body=bytes(self.body),
-            peer=self.peer,
+            chance.request_id(),
+            self.parser.get_method().decode("ascii"),
+            path,
+            query,
+            Headers(self.headers),
+            bytes(self.body),
+            self.peer,
         )
         keeps_on = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
         return Exchange(request, is_last=not keeps_on, error=error)

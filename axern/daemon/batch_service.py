@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from axern.api.messages import Peer
     from axern.api.schema import ReserveRequest
     from axern.daemon.release_service import ReleaseService
+    from ledger.clock import Now
     from ledger.reservation import Reservation
     from ledger.transitions import Proposal
 
@@ -36,7 +37,7 @@ BATCHES_PER_USER = 4
 """Under way at the same time; root has no such bound."""
 BUSY_RETRY_AFTER_S = 1
 
-Item = tuple[Operation, "Callable[[Any], Json]", "Proposal | None"]
+Item = tuple[Operation, "Callable[[Any, Now], Json]", "Proposal | None"]
 """What is committed, how its result is told, and what it asks for if it reserves."""
 
 
@@ -61,28 +62,30 @@ class BatchService:
             InvalidArgument: An operation contradicts itself; nothing is done.
         """
         with self._place_of(peer.uid):
+            now = self._parts.clock()
             items = [
-                self._item(operation, _request_id(body, index), peer)
+                self._item(operation, _request_id(body, index), peer, now)
                 for index, operation in enumerate(_operations(body))
             ]
             group = Group(tuple(item[0] for item in items), body.mode == "all")
             try:
                 outcomes = cast("list[object]", await self._parts.committer.submit(group))
             except GroupRefused as error:
-                raise GroupRefused(
-                    error.index, self._told(error.error, items[error.index], peer)
-                ) from None
+                at_fault = items[error.index]
+                refused = self._told(error.error, at_fault, peer, self._parts.clock())
+                raise GroupRefused(error.index, refused) from None
+        now = self._parts.clock()
         pairs = zip(items, outcomes, strict=True)
-        return [self._told(outcome, item, peer) for item, outcome in pairs]
+        return [self._told(outcome, item, peer, now) for item, outcome in pairs]
 
-    def _told(self, outcome: object, item: Item, peer: Peer) -> Any:
+    def _told(self, outcome: object, item: Item, peer: Peer, now: Now) -> Any:
         """Return what the client is told of *outcome*; a refusal is explained and kept as event."""
         _, told, proposal = item
         if isinstance(outcome, AdmissionRefused) and proposal is not None:
             viewer = self._parts.grants.caller(peer)
             refusal = self._parts.refused(outcome.refusal, proposal, viewer, in_batch=True)
             return AdmissionRefused(refusal)
-        return outcome if isinstance(outcome, AxernError) else told(outcome)
+        return outcome if isinstance(outcome, AxernError) else told(outcome, now)
 
     @contextlib.contextmanager
     def _place_of(self, uid: int) -> Iterator[None]:
@@ -103,18 +106,26 @@ class BatchService:
                 del self._under_way[uid]
 
     def _item(
-        self, operation: BatchOperation | short_schema.Operation, request_id: str | None, peer: Peer
+        self,
+        operation: BatchOperation | short_schema.Operation,
+        request_id: str | None,
+        peer: Peer,
+        now: Now,
     ) -> Item:
         if operation.reserve is not None:
-            return self._reserve(operation.reserve, request_id, peer)
+            return self._reserve(operation.reserve, request_id, peer, now)
         if operation.release is not None:
-            return self._release(operation.release, request_id, peer)
+            return self._release(operation.release, request_id, peer, now)
         return self._heartbeat(
-            cast("BatchHeartbeat | short_schema.Heartbeat", operation.heartbeat), peer
+            cast("BatchHeartbeat | short_schema.Heartbeat", operation.heartbeat), peer, now
         )
 
     def _reserve(
-        self, body: ReserveRequest | short_schema.Reserve, request_id: str | None, peer: Peer
+        self,
+        body: ReserveRequest | short_schema.Reserve,
+        request_id: str | None,
+        peer: Peer,
+        now: Now,
     ) -> Item:
         token = chance.token()
         proposal = self._leases.proposal(body, peer, token, body.request_id or request_id)
@@ -122,17 +133,21 @@ class BatchService:
             batch.reserve_lease,
             proposal=proposal,
             facts=self._parts.observer.facts,
-            now=self._parts.clock(),
+            now=now,
             policy=self._parts.admission_policy,
         )
 
-        def told(row: Reservation) -> Json:
-            return self._leases.begun(row, token)
+        def told(row: Reservation, later: Now) -> Json:
+            return self._leases.begun(row, token, later)
 
         return operation, told, proposal
 
     def _release(
-        self, body: BatchRelease | short_schema.Release, request_id: str | None, peer: Peer
+        self,
+        body: BatchRelease | short_schema.Release,
+        request_id: str | None,
+        peer: Peer,
+        now: Now,
     ) -> Item:
         asked = Asked(self._parts.grants.caller(peer), reason=body.reason)
         request_id = body.request_id or request_id
@@ -140,29 +155,30 @@ class BatchService:
             batch.release_once,
             reservation_id=body.id,
             asked=asked,
-            now=self._parts.clock(),
+            now=now,
             request_id=request_id,
             digest=digest_of(body.document()) if request_id else "",
         )
 
-        def told(row: Reservation | Retried) -> Json:
+        def told(row: Reservation | Retried, later: Now) -> Json:
             if isinstance(row, Retried):
-                return self._done_before(row, asked)
+                return self._done_before(row, asked, later)
             if row.is_sandbox:
                 self._releases.let_end(row, asked)
-                return {"reservation": self._parts.view(row), "released": None}
-            return self._releases.uncharged(row, asked)
+                return {"reservation": self._parts.view(row, later), "released": None}
+            return self._releases.uncharged(row, asked, later)
 
         return operation, told, None
 
-    def _done_before(self, retried: Retried, asked: Asked) -> Json:
+    def _done_before(self, retried: Retried, asked: Asked, now: Now) -> Json:
         released = Released(retried.reservation_id, None, 0, asked.by, "", already=True)
-        answer = released_view(released, self._parts.clock())
+        answer = released_view(released, now)
         answer["released"] |= {"at": None, "evidence": None}  # its history tells when and why
         return answer
 
-    def _heartbeat(self, body: BatchHeartbeat | short_schema.Heartbeat, peer: Peer) -> Item:
-        now = self._parts.clock()
+    def _heartbeat(
+        self, body: BatchHeartbeat | short_schema.Heartbeat, peer: Peer, now: Now
+    ) -> Item:
         operation = partial(
             batch.renew_lease,
             reservation_id=body.id,
@@ -172,9 +188,9 @@ class BatchService:
             caller=self._parts.grants.caller(peer),
         )
 
-        def told(row: Reservation) -> Json:
+        def told(row: Reservation, later: Now) -> Json:
             self._parts.heartbeats.beat(row.id, now)
-            return self._leases.told(row, self._parts.clock())
+            return self._leases.told(row, later)
 
         return operation, told, None
 

@@ -53,11 +53,10 @@ class LeaseService:
                 owner_process=proposal.owner_process,
             )
             row = cast("Reservation", await self._parts.committer.submit(operation))
-        return self.begun(row, token)
+        return self.begun(row, token, self._parts.clock())
 
-    def begun(self, row: Reservation, token: str) -> Json:
-        """Return what the holder of *row*, heard just now, is told: *token* stands for them."""
-        now = self._parts.clock()
+    def begun(self, row: Reservation, token: str, now: Now) -> Json:
+        """Return what the holder of *row*, heard *now*, is told: *token* stands for them."""
         self._parts.heartbeats.beat(row.id, now)
         answer = self.told(row, now)
         answer["token"] = token

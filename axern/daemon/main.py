@@ -66,6 +66,8 @@ the same, but for 75: an offline release holds the locks for seconds (docs/decis
 _REST_TIMEOUT_S = 30.0
 _log = logging.getLogger("axernd")
 
+_OBJECTS_A_COLLECTION = 10_000
+"""New objects until a search for cycles: requests make none, and die by themselves."""
 _LARGE_BUFFER_BYTES = 1024**2
 """A search of the journal reads whole segments; what it took must not stay with the daemon."""
 
@@ -167,6 +169,7 @@ async def _begin(
     await reconciler.tick()
     parts.note(happenings.daemon("started", f"axernd {axern.__version__} has started"))
     adopted = reconciler.adopt()
+    gc.set_threshold(_OBJECTS_A_COLLECTION)
     gc.freeze()  # the ledger's rows live long: no collection need look at them
     _log.info(
         "node %s at generation %s, %s sandboxes taken over, %s",

@@ -17,6 +17,7 @@ from ledger.reservation import STOPPING, Reservation
 
 if TYPE_CHECKING:
     from axern.daemon.life import Life
+    from ledger.clock import Now
 
 WAIT_S = 5.0
 """How long one request waits for a burial; within the deadline of requests. Who wants to wait for
@@ -49,13 +50,13 @@ class ReleaseService:
         except NotFound:
             return True, await self.over_before(row.id, asked)
         if not moved.is_sandbox:
-            return True, self.uncharged(moved, asked)
+            return True, self.uncharged(moved, asked, self._parts.clock())
         return await self._buried(moved, self._end(moved, asked, grace_ms), asked)
 
-    def uncharged(self, row: Reservation, asked: Asked) -> Json:
-        """Return the answer to the release of the lease *row*, which is committed."""
+    def uncharged(self, row: Reservation, asked: Asked, now: Now) -> Json:
+        """Return the answer of *now* to the release of the lease *row*, which is committed."""
         self._parts.heartbeats.forget(row.id)
-        return self._over(self._released(row, asked.by, asked.note))
+        return released_view(self._released(row, asked.by, asked.note), now, as_they_are)
 
     async def over_before(self, reservation_id: str, asked: Asked) -> Json:
         """Return the answer for an entry that has no row any more; raises NotFound."""

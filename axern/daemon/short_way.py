@@ -76,7 +76,7 @@ class ShortWay:
     ) -> Response | Awaitable[Answer]:
         if isinstance(outcome, Reservation) and outcome.id == proposal.id:
             self._parts.note_admission(outcome)
-            return answer_json(201, self._leases.begun(outcome, token))
+            return answer_json(201, self._leases.begun(outcome, token, self._parts.clock()))
         return self._reserved_otherwise(proposal, token, caller, outcome)
 
     async def _reserved_otherwise(
@@ -110,7 +110,7 @@ class ShortWay:
 
     def _released(self, key: str, asked: Asked, outcome: object) -> Response | Awaitable[Answer]:
         if isinstance(outcome, Reservation):
-            return answer_json(200, self._releases.uncharged(outcome, asked))
+            return answer_json(200, self._releases.uncharged(outcome, asked, self._parts.clock()))
         return self._not_released(key, asked, outcome)
 
     async def _not_released(self, key: str, asked: Asked, outcome: object) -> Response:

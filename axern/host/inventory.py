@@ -12,6 +12,7 @@ import psutil
 
 from axern.errors import HostError
 from axern.host.process import boot_id
+from ledger.quick import quick
 
 _MILLI = 1000
 _NS_PER_MS = 1_000_000
@@ -20,6 +21,7 @@ _NO_PROGRAM = (errno.EACCES, errno.EISDIR, errno.ENOENT, errno.ENOEXEC, errno.EN
 """What execve(2) says of a file, and not of the moment."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """One reading of the kernel's clocks, in milliseconds, and the boot they belong to.
