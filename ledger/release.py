@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ledger import rights, transitions
 from ledger.errors import InvalidArgument, StateConflict
+from ledger.quick import quick
 from ledger.reservation import RESERVED, RUNNING, STARTING, STOPPING, Reservation
 from ledger.state import Change
 from ledger.units import format_rfc3339
@@ -72,6 +73,7 @@ class Asked:
         return f"uid:{self.uid}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Released:
     """What a release is answered with: proof that the entry is gone, and what proved it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.errors import PermissionDenied
+from ledger.quick import quick
 
 READ, RESERVE, LAUNCH, ADMIN = "read", "reserve", "launch", "admin"
 RIGHTS = (READ, RESERVE, LAUNCH, ADMIN)
@@ -47,6 +48,7 @@ class Verb:
     whose: tuple[str, ...] = ()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Thing:
     """What a verb is done to, and whose it is; `uid` and `namespace` are None where unknown."""

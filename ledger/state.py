@@ -345,7 +345,8 @@ class State:
     def _count(self, reservation: Reservation, count: int) -> None:
         counts = self._counts
         for namespace in ("", reservation.namespace):
-            counts[namespace] = self.entry_count(namespace) + count
+            own = counts.get(namespace)
+            counts[namespace] = (self.entry_count(namespace) if own is None else own) + count
         # What is nested may use no more than what it is drawn from; its place is made before it.
         if self._exposure is not None and self.row(tables.NESTED, reservation.id) is None:
             self._exposure.add(reservation, count)

@@ -9,6 +9,7 @@ body has as many quotes as its values account for, or something was given twice.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -78,7 +79,7 @@ class Reserve(Struct, forbid_unknown_fields=True, gc=False):
         """Return the resources as the ledger's value."""
         if self.requests is None:
             return ResourceSpec()
-        return ResourceSpec(OptionalResources(*self.requests.given()))
+        return _spec_of(*self.requests.given())
 
     def document(self) -> dict[str, Any]:
         """Return all that was asked for, as `schema.ReserveRequest` does."""
@@ -112,6 +113,12 @@ class Reserve(Struct, forbid_unknown_fields=True, gc=False):
             if not is_printable(self.name):
                 return -1
         return quotes
+
+
+@lru_cache(1024)
+def _spec_of(*given: int | None) -> ResourceSpec:
+    """Return the spec of these requests; many ask for the same, and share one value."""
+    return ResourceSpec(OptionalResources(*given))
 
 
 class Release(Struct, forbid_unknown_fields=True, gc=False):
