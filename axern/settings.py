@@ -225,6 +225,13 @@ class Settings(BaseModel):
     namespace_entry_cap: Count = Field(
         1_000, ge=1, description="most ledger entries of a namespace"
     )
+    queue_depth: Count = Field(1_000, ge=1, description="most requests that wait")
+    namespace_queue_depth: Count = Field(
+        500, ge=1, description="most requests of a namespace that wait"
+    )
+    queue_longest_ms: Duration = _quantity(
+        "24h", alias="queue_longest", description="longest time that a request may wait"
+    )
     default_request_cpu_milli: Cpu = _quantity(
         "500m",
         alias="default_request_cpu",

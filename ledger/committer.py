@@ -84,6 +84,7 @@ class Committer:
         self._closing = False
         self._bug: BaseException | None = None
         self.watchers: set[asyncio.Event] = set()
+        self.on_granted: Callable[[list[Change]], None] | None = None
 
     @property
     def checkpoint_error(self) -> CommitFailed | None:
@@ -246,6 +247,8 @@ class Committer:
             self._ledger.publish(batch)
             for watcher in self.watchers:
                 watcher.set()
+            if batch.granted and self.on_granted is not None:
+                self.on_granted(batch.granted)
         arrived = len(self._queue)
         for (_, told), outcome in zip(callers, batch.outcomes, strict=True):
             self._tell(told, outcome if failure is None else failure.anew())

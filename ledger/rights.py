@@ -77,6 +77,9 @@ CANCEL = Verb("cancel", "cancel a run", None, _THEIRS)
 PRUNE = Verb("prune", "remove runs that have ended", READ, _THEIRS)
 HOLD = Verb("hold", "hold resources without a sandbox", RESERVE)
 RENEW = Verb("renew", "say that the owner of a lease lives, and renew it", RESERVE, (TOKEN,))
+HURRY = Verb("hurry", "wait with a priority above the usual one", ADMIN)
+LEAVE_QUEUE = Verb("leave-queue", "wait for a grant, or leave the queue", None, _THEIRS)
+REST = Verb("rest", "pause and resume the queue", ADMIN)
 RELEASE = Verb("release", "release a reservation, by force too", None, _THEIRS)
 NAME_HOLDER = Verb("name-holder", "see by name, and not summed, who holds what", READ, _THEIRS)
 SET_DEFAULTS = Verb(
@@ -89,7 +92,8 @@ ADD_TEMPLATE = Verb("add-template", "add and remove templates", ADMIN)
 
 TABLE = (
     HEAR, SEE, EXPLAIN, RUN, RUN_ROOTFS, RUN_HOST_NETWORK, WRITE_INPUT, EXEC, STEER, TELL_RUN,
-    CANCEL, PRUNE, HOLD, RENEW, RELEASE, NAME_HOLDER, SET_DEFAULTS, GOVERN, STAND, ADD_TEMPLATE,
+    CANCEL, PRUNE, HOLD, RENEW, HURRY, LEAVE_QUEUE, REST, RELEASE, NAME_HOLDER, SET_DEFAULTS,
+    GOVERN, STAND, ADD_TEMPLATE,
 )  # fmt: skip
 """Every verb there is."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ledger.claims import Host
     from ledger.clock import Now
     from ledger.refusal import Refusal
+    from ledger.reservation import ProcessIdentity
     from ledger.state import State
     from ledger.transitions import Proposal
 
@@ -295,7 +296,13 @@ def resume(view: State, by: str, now: Now) -> Change:
     return change(view, "queue-resume", tuple(puts), by=by)
 
 
-def replace_token(view: State, ticket_id: str, token_sha256: str, by: str) -> Change:
+def replace_token(
+    view: State,
+    ticket_id: str,
+    token_sha256: str,
+    by: str,
+    owner_process: ProcessIdentity | None = None,
+) -> Change:
     """Let another token stand for the lease to come: who asks again never saw the one before.
 
     Of one that was granted meanwhile, that of the lease is replaced. Result: ticket or lease.
@@ -305,8 +312,9 @@ def replace_token(view: State, ticket_id: str, token_sha256: str, by: str) -> Ch
     """
     waiter = find(view, ticket_id)
     if waiter is None:
-        return transitions.replace_token(view, ticket_id, token_sha256, by)
-    row = replace(waiter.wait, token_sha256=token_sha256)
+        return transitions.replace_token(view, ticket_id, token_sha256, by, owner_process)
+    owner_process = owner_process or waiter.wait.owner_process
+    row = replace(waiter.wait, token_sha256=token_sha256, owner_process=owner_process)
     puts = (Put(tables.WAITS, ticket_id, row),)
     return change(view, "replace-token", puts, by=by, result=waiter.ticket)
 

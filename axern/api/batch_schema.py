@@ -43,6 +43,8 @@ class BatchOperation(Body):
             raise ValueError(
                 f"it must have one of {', '.join(type(self).model_fields)}, and has {len(given)}"
             )
+        if self.reserve and self.reserve.wait_for_capacity_ms:
+            raise ValueError("what is in a batch does not wait: ask for it by itself")
         return self
 
 

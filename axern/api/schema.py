@@ -213,7 +213,14 @@ class Demanding(Body):
 Published = Annotated[str, Field(pattern=SPELLED)]
 
 
-class RunRequest(Demanding):
+class Waiting(Demanding):
+    """What may wait where there is no room, and how urgently."""
+
+    wait_for_capacity_ms: Milliseconds | None = None
+    priority: Annotated[int, Field(ge=0, le=9)] | None = None
+
+
+class RunRequest(Waiting):
     """Run one command in a sandbox."""
 
     command: Annotated[
@@ -301,7 +308,7 @@ class OwnerProcess(Body):
     pid: Annotated[int, Field(ge=1, le=2**22)] | None
 
 
-class ReserveRequest(Demanding):
+class ReserveRequest(Waiting):
     """Hold resources without a sandbox, for as long as heartbeats renew the lease."""
 
     name: Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(_printable)] = ""

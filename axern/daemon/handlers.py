@@ -24,6 +24,8 @@ from axern.daemon.log_service import LogService
 from axern.daemon.namespace_routes import NamespaceRoutes
 from axern.daemon.node_routes import NodeRoutes
 from axern.daemon.parts import sha256_of
+from axern.daemon.queue_routes import QueueRoutes
+from axern.daemon.queue_service import QueueService
 from axern.daemon.release_service import ReleaseService
 from axern.daemon.routes import Answer, Parameters, Route, Routes, answer_json
 from axern.daemon.run_lists import RunLists
@@ -70,6 +72,7 @@ class Handlers:
         self._logs = LogService(parts, self._runs)
         self._leases = LeaseService(parts)
         self._releases = ReleaseService(parts)
+        self._queue = QueueService(parts)
         self._batches = BatchService(parts, self._leases, self._releases)
         self._inspection = Inspection(parts)
         self.short_way = ShortWay(parts, self._leases, self._releases)
@@ -86,6 +89,7 @@ class Handlers:
                 *node.routes(),
                 *NamespaceRoutes(parts).routes(),
                 *EventRoutes(parts).routes(),
+                *QueueRoutes(parts, self._queue, self._runs, self._leases).routes(),
                 Route("GET", "/v2/openapi.json", rights.HEAR, "show this document", self._openapi),
             )
         )
@@ -207,7 +211,8 @@ class Handlers:
     async def _run(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.RunRequest, request.json())
         with self._templates.admitting(body):
-            return answer_json(201, {"run": await self._runs.run(body, request.peer)})
+            wish = self._queue.wish(body, request.peer)
+            return self._waits_or(await self._runs.run(body, request.peer, wish))
 
     async def _explain(self, request: Request, _: Parameters) -> Answer:
         body = schema.parse(schema.ExplainRequest, request.json())
@@ -265,7 +270,17 @@ class Handlers:
         body = short_schema.reserve(request.body) or schema.parse(
             schema.ReserveRequest, request.json()
         )
-        return answer_json(201, await self._leases.reserve(body, request.peer))
+        if isinstance(body, short_schema.Reserve):
+            return answer_json(201, await self._leases.reserve(body, request.peer))
+        wish = self._queue.wish(body, request.peer)
+        return self._waits_or(await self._leases.reserve(body, request.peer, wish))
+
+    def _waits_or(self, answer: dict[str, Any]) -> Answer:
+        """Return *answer*, or where it has the id of a ticket, how that stands in the queue."""
+        ticket_id = answer.pop("ticket_id", None)
+        if ticket_id is None:
+            return answer_json(201, answer)
+        return answer_json(202, {"ticket": self._queue.told(ticket_id), **answer})
 
     async def _batch(self, request: Request, _: Parameters) -> Answer:
         body = short_schema.batch(request.body) or schema.parse(BatchRequest, request.json())

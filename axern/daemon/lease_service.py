@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, cast
 from axern.api import chance
 from axern.daemon.parts import Json, Parts, digest_of, sha256_of
 from axern.host import process
-from ledger import batch, transitions
+from ledger import batch, tickets, transitions
 from ledger.errors import InvalidArgument
 from ledger.limit_range import resolve_lease
 from ledger.reservation import EXTERNAL, Owner
+from ledger.tables import Ticket
 from ledger.units import format_duration_ms
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from axern.api.short_schema import Reserve
     from ledger.clock import Now
     from ledger.reservation import ProcessIdentity, Reservation
+    from ledger.tickets import Wish
 
 
 class LeaseService:
@@ -28,8 +30,12 @@ class LeaseService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def reserve(self, body: ReserveRequest | Reserve, peer: Peer) -> Json:
+    async def reserve(
+        self, body: ReserveRequest | Reserve, peer: Peer, wish: Wish | None = None
+    ) -> Json:
         """Hold resources for an external owner; the answer has the lease's token.
+
+        With a *wish* it may wait, and then the answer has the id of its ticket.
 
         A retry of the same user gets the same lease with a new token: it never saw the one before.
 
@@ -39,8 +45,27 @@ class LeaseService:
         """
         token = chance.token()
         proposal = self.proposal(body, peer, token, body.request_id)
-        reservation = await self._parts.reserve(proposal, self._parts.grants.caller(peer))
-        return await self.granted(reservation, proposal, token)
+        caller = self._parts.grants.caller(peer)
+        if wish is None:
+            row: Reservation | Ticket = await self._parts.reserve(proposal, caller)
+        else:
+            row = await self._parts.reserve_or_wait(proposal, wish, caller)
+        if isinstance(row, Ticket):
+            return await self.waits(row, proposal, token)
+        return await self.granted(row, proposal, token)
+
+    async def waits(self, row: Ticket, proposal: transitions.Proposal, token: str) -> Json:
+        """Let *token* stand for the lease that *row* waits for, and tell it."""
+        operation = partial(
+            tickets.replace_token,
+            ticket_id=row.id,
+            token_sha256=cast("str", proposal.token_sha256),
+            by=f"uid:{proposal.owner.uid}",
+            owner_process=proposal.owner_process,
+        )
+        if row.id != proposal.id:
+            await self._parts.committer.submit(operation)
+        return {"ticket_id": row.id, "token": token}
 
     async def granted(self, row: Reservation, proposal: transitions.Proposal, token: str) -> Json:
         """Let *token* stand for *row*, which *proposal* was granted now or before, and tell it."""

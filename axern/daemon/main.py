@@ -163,6 +163,7 @@ async def _begin(
     trouble = partial(of_writer, ledger, committer, settings.ledger_dir)
     condition = Condition(trouble, read_now)
     parts = wire(stack, settings, layout, ledger, committer, condition)
+    parts.serve_queue()
     await parts.capabilities.sweep()
     stack.callback(parts.watcher.watch(layout.exits, parts.lives.wake))
     reconciler = Reconciler(parts)

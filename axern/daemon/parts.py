@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,12 +18,15 @@ from axern.daemon.event_log import EventLog, Happening
 from axern.daemon.explainer import Explainer
 from axern.daemon.grants import Grants
 from axern.daemon.observer import explain
+from axern.daemon.waiting_room import WaitingRoom
 from axern.errors import HostError
-from ledger import rights, tables, transitions
+from ledger import rights, tables, tickets, transitions
 from ledger.admission import AdmissionPolicy, Admitted, evaluate
+from ledger.claims import Host
 from ledger.errors import AdmissionRefused, InvalidArgument, NotFound
 from ledger.reservation import LivenessPolicy, Reservation, liveness
 from ledger.spec import Defaults
+from ledger.tickets import QueuePolicy, Wish
 from ledger.why import Case
 
 if TYPE_CHECKING:
@@ -45,8 +48,9 @@ if TYPE_CHECKING:
     from ledger.refusal import Refusal
     from ledger.rights import Caller, Thing, Verb
     from ledger.staging import Operation
+    from ledger.state import Change
     from ledger.store import Ledger
-    from ledger.tables import Nested
+    from ledger.tables import Nested, Ticket
 
 Json = dict[str, Any]
 Result = TypeVar("Result")
@@ -89,11 +93,13 @@ class Parts:
     liveness_policy: LivenessPolicy = field(init=False)
     defaults: Defaults = field(init=False)
     grants: Grants = field(init=False)
+    queue_policy: QueuePolicy = field(init=False)
+    waiting_room: WaitingRoom = field(init=False)
 
     def __post_init__(self) -> None:
         """Take from the settings, once, what every request needs of them."""
         settings = self.settings
-        made = {
+        made: dict[str, object] = {
             "admission_policy": AdmissionPolicy(
                 settings.entry_cap,
                 settings.namespace_entry_cap,
@@ -107,6 +113,9 @@ class Parts:
                 settings.default_limit_storage_bytes,
             ),
         }
+        depths = (settings.queue_depth, settings.namespace_queue_depth)
+        made["waiting_room"] = WaitingRoom(self.clock)
+        made["queue_policy"] = QueuePolicy(*depths, settings.queue_longest_ms)
         object.__setattr__(self, "grants", Grants(settings))
         for name, value in made.items():
             object.__setattr__(self, name, value)
@@ -158,6 +167,53 @@ class Parts:
             return await self._charge(proposal)
         except AdmissionRefused as last:
             raise AdmissionRefused(self.refused(last.refusal, proposal, viewer)) from None
+
+    async def reserve_or_wait(
+        self, proposal: transitions.Proposal, wish: Wish, viewer: Caller | None = None
+    ) -> Reservation | Ticket:
+        """Charge *proposal*, or let it wait as *wish* has it; raises QueueFull, too."""
+        await self._settle(proposal)
+        operation = partial(
+            tickets.wait,
+            proposal=proposal,
+            wish=wish,
+            host=self.host(),
+            policy=self.queue_policy,
+        )
+        try:
+            found = await self.committer.submit(operation)
+        except AdmissionRefused as error:
+            raise AdmissionRefused(self.refused(error.refusal, proposal, viewer)) from None
+        if isinstance(found, Reservation) and found.id == proposal.id:
+            self.note_admission(found)
+        return cast("Reservation | Ticket", found)
+
+    async def end_ticket(self, operation: Operation, ticket_id: str) -> None:
+        """Take a ticket out of the queue by *operation*, and what was kept for its run away."""
+        ended = await self.committer.submit(operation)
+        if ended is not None:
+            self.waiting_room.call(ticket_id)
+            await asyncio.to_thread(self.runs.discard, ticket_id)
+
+    def host(self, now: Now | None = None) -> Host:
+        """Return on what an admission is decided now."""
+        return Host(self.observer.facts, now or self.clock(), self.admission_policy)
+
+    def serve_queue(self) -> None:
+        """Let what waits be granted from now on."""
+        self.committer.on_granted = self.begin_granted
+        self.ledger.host_at = self.host
+
+    def begin_granted(self, granted: Iterable[Change]) -> None:
+        """Let begin what was *granted* after a wait: a run its life, a lease its heartbeats."""
+        for change in granted:
+            row = cast("Reservation", change.result)
+            self.note_admission(row)
+            if row.is_sandbox:
+                self.lives.begin(row.id)
+            else:
+                self.heartbeats.beat(row.id, self.clock())
+            self.waiting_room.call(row.id)
 
     async def explain(
         self, proposal: transitions.Proposal, viewer: Caller | None = None

@@ -19,8 +19,9 @@ from axern.errors import HostError
 from axern.host import process
 from axern.runtime import monitor, segments
 from axern.runtime.layout import SANDBOX_ID
-from ledger import claims, reclaim, transitions
+from ledger import claims, reclaim, tickets, transitions
 from ledger.errors import AxernError, CommitFailed, LedgerBusy, NotFound, StateConflict
+from ledger.tables import TICKETS
 
 if TYPE_CHECKING:
     from axern.daemon.parts import Parts
@@ -85,6 +86,7 @@ class Reconciler:
         for life in self._parts.lives.all():
             segments.doubt_if_full(self._parts.layout.sandbox(life.reservation_id).log)
         await self._observe()
+        await self._end_abandoned()
         await self._audit.step()
         last_ms = self._planned_at_ms
         if last_ms is None or now.monotonic_ms - last_ms >= self._parts.settings.tick_ms:
@@ -93,6 +95,15 @@ class Reconciler:
             await self._persist_beats(now)
             await self._apply(now)
             self._prune(now)
+
+    async def _end_abandoned(self) -> None:
+        """Take those out of the queue whose callers have not come back after a restart."""
+        waiting = [key for key, _ in self._parts.ledger.state.rows(TICKETS)]
+        for key in self._parts.waiting_room.abandoned(waiting):
+            _log.info("ticket %s: nobody has listened for it for a while", key)
+            note, end = "its caller did not come back", tickets.give_up
+            operation = partial(end, ticket_id=key, note=note, by="daemon")
+            await self._parts.end_ticket(operation, key)
 
     async def _observe(self) -> None:
         try:
@@ -115,6 +126,8 @@ class Reconciler:
         for what in happenings.adopted(adopted):
             self._parts.note(what)
         for run_id in list(self._parts.runs.names()):
+            if state.row(TICKETS, run_id) is not None:
+                continue  # it waits for its run
             if state.find_reservation(run_id) is None and not self._parts.runs.has_ended(run_id):
                 self._parts.runs.discard(run_id)
         for name in os.listdir(layout.exits):
@@ -188,6 +201,10 @@ class Reconciler:
                 await self._parts.committer.submit(
                     partial(claims.expire, claim_id=action.claim_id, now=now)
                 )
+            case reclaim.EndTicket():
+                _log.info("ticket %s: it has waited for as long as it would", action.ticket_id)
+                operation = partial(tickets.expire, ticket_id=action.ticket_id, now=now)
+                await self._parts.end_ticket(operation, action.ticket_id)
             case reclaim.ForgetRequests():
                 await self._parts.committer.submit(
                     partial(transitions.forget_requests, keys=action.keys)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from axern.daemon import retention
 from axern.daemon.run_index import Entry, place
-from axern.daemon.runs import RUN_ID
+from axern.daemon.runs import RUN_ID, WAITING
 from ledger import rights
 from ledger.errors import InvalidArgument, NotFound
 from ledger.reservation import RESERVED
+from ledger.tables import TICKETS
 
 if TYPE_CHECKING:
     from axern.api.messages import Peer
@@ -92,7 +93,8 @@ class RunLists:
         state = self._parts.ledger.state
         for entry in self._parts.run_index.entries():
             row = None if entry.status else state.find_reservation(entry.id)
-            status = entry.status or (row.phase if row else RESERVED)
+            waits = row is None and state.row(TICKETS, entry.id) is not None
+            status = entry.status or (row.phase if row else WAITING if waits else RESERVED)
             if wanted.admits(entry, status):
                 yield entry, status
 

@@ -13,7 +13,7 @@ from axern.api.views import decision_view, resources_view
 from axern.daemon import enforcement, network_choice
 from axern.daemon.course import USER_CANCELLED
 from axern.daemon.parts import ID_LENGTH, Json, Parts, digest_of
-from axern.daemon.runs import RunSpec
+from axern.daemon.runs import WAITING, RunSpec
 from axern.failpoint import failpoint
 from axern.runtime import template
 from axern.runtime.capability_table import NETWORK, gpu_key, required_by
@@ -23,12 +23,14 @@ from ledger.errors import AxernError, InvalidArgument, NotFound
 from ledger.limit_range import resolve
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
 from ledger.spec import ResolvedSpec, ResourceSpec
-from ledger.tables import BRIDGE, HOST_NETWORK
+from ledger.tables import BRIDGE, HOST_NETWORK, TICKETS
 from ledger.units import format_rfc3339
 
 if TYPE_CHECKING:
     from axern.api.messages import Peer
     from axern.api.schema import ExplainRequest, RunRequest
+    from ledger.tables import Ticket
+    from ledger.tickets import Wish
 
 
 class RunService:
@@ -37,8 +39,10 @@ class RunService:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def run(self, body: RunRequest, peer: Peer) -> Json:
+    async def run(self, body: RunRequest, peer: Peer, wish: Wish | None = None) -> Json:
         """Admit and launch a run; answers once its reservation is durable.
+
+        With a *wish* it may wait, and then the answer has the id of its ticket, which is the run's.
 
         Raises:
             AdmissionRefused: It does not fit; nothing of it is kept.
@@ -49,7 +53,7 @@ class RunService:
         asked = self._proposal(body, peer)
         granted = self._granted(asked)
         if granted is not None and self._parts.runs.spec(granted) is not None:
-            return self.view(granted, peer)
+            return self._told(granted, peer)
         run_spec = RunSpec(
             id=asked.id,
             namespace=body.namespace,
@@ -76,7 +80,7 @@ class RunService:
             publish=tuple(body.publish),
             **enforcement.of_node(self._parts.settings),
         )
-        return self.view(await self._admit(run_spec, asked, peer), peer)
+        return self._told(await self._admit(run_spec, asked, peer, wish), peer)
 
     async def explain(self, body: ExplainRequest, peer: Peer) -> Json:
         """Return how a run would be decided on now, and by what; nothing is changed.
@@ -123,7 +127,14 @@ class RunService:
         state = self._parts.ledger.state
         return transitions.granted_id(state, asked.owner.uid, asked.request_id, asked.digest)
 
-    async def _admit(self, spec: RunSpec, proposal: transitions.Proposal, peer: Peer) -> str:
+    def _told(self, run_id: str, peer: Peer) -> Json:
+        if self._parts.ledger.state.row(TICKETS, run_id) is not None:
+            return {"ticket_id": run_id}
+        return {"run": self.view(run_id, peer)}
+
+    async def _admit(
+        self, spec: RunSpec, proposal: transitions.Proposal, peer: Peer, wish: Wish | None
+    ) -> str:
         """Store *spec*, charge it, let it live; return the id, of an earlier run if it is a retry.
 
         A refusal leaves nothing behind.
@@ -132,17 +143,21 @@ class RunService:
         await asyncio.to_thread(runs.save_spec, spec)
         failpoint("launch.spec")
         try:
-            reservation = await self._parts.reserve(proposal, self._parts.grants.caller(peer))
+            caller = self._parts.grants.caller(peer)
+            if wish is None:
+                row: Reservation | Ticket = await self._parts.reserve(proposal, caller)
+            else:
+                row = await self._parts.reserve_or_wait(proposal, wish, caller)
         except AxernError:
             await asyncio.to_thread(runs.discard, spec.id)
             raise
         failpoint("launch.reserved")
-        if reservation.id != spec.id:
+        if row.id != spec.id:
             # Whoever was granted it lets it live; by the time we are back it may have ended.
             await asyncio.to_thread(runs.discard, spec.id)
-        else:
+        elif isinstance(row, Reservation):
             self._parts.lives.begin(spec.id)
-        return reservation.id
+        return row.id
 
     def _resolved(self, body: RunRequest, runtime: str) -> ResolvedSpec:
         """Return what *body* asks for, within what its namespace allows."""
@@ -232,7 +247,8 @@ class RunService:
         record = self._parts.runs.exit(run_id)
         caller = self._parts.grants.caller(peer)
         tell = rights.may(rights.TELL_RUN, caller, spec.uid, spec.namespace)
-        return _run_view(spec, row, record, tell_command=tell)
+        waits = self._parts.ledger.state.row(TICKETS, run_id) is not None
+        return _run_view(spec, row, record, waits=waits, tell_command=tell)
 
     def spec(self, run_id: str) -> RunSpec:
         """Return what the run was asked to do, or as much of it as the ledger knows.
@@ -278,9 +294,15 @@ def _what_the_ledger_knows(row: Reservation) -> RunSpec:
 
 
 def _run_view(
-    spec: RunSpec, row: Reservation | None, record: RunExit | None, *, tell_command: bool
+    spec: RunSpec,
+    row: Reservation | None,
+    record: RunExit | None,
+    *,
+    waits: bool,
+    tell_command: bool,
 ) -> Json:
-    status = record.status if record else row.phase if row else RESERVED
+    phase = row.phase if row else WAITING if waits else RESERVED
+    status = record.status if record else phase
     started_ms = record.started_wall_ms if record else row.started_wall_ms if row else None
     return {
         "id": spec.id,

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """An id as the daemon makes it, and the name of the run's folder."""
 
+WAITING = "waiting"
+"""The status of a run that waits in the queue: it is charged for nothing yet."""
+
 
 class RunSpec(HeldSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run was asked to do, resolved; `rootfs` is an absolute path on the host."""
