@@ -12,6 +12,7 @@ from axern.daemon.streams import ServerSentEvents
 from ledger import queue, rights, tickets
 from ledger.errors import AxernError, InvalidArgument, NotFound
 from ledger.queue import DEFAULT_PRIORITY
+from ledger.reservation import Reservation
 from ledger.tickets import Wish
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from axern.api.schema import Waiting
     from ledger.queue import Waiter
     from ledger.state import State
+    from ledger.tables import Ticket
 
 TELL_EVERY_S = 1.0
 """How often who waits is told of a new place or reason, if there is one."""
@@ -71,7 +73,7 @@ class QueueService:
     async def cancel(self, word: str, peer: Peer) -> Json:
         """Take a ticket out of the queue; whoever listens for it is told."""
         waiter = self._find(word)
-        self._require_theirs(waiter, peer)
+        self._require_theirs(waiter.ticket.id, waiter.ticket, peer)
         view = self.view(waiter.ticket.id)
         await self.end(waiter.ticket.id, "cancelled", f"uid:{peer.uid}")
         return {"ticket": view}
@@ -99,10 +101,12 @@ class QueueService:
             NotFound: Nobody waits under this id, and nothing was granted under it.
             PermissionDenied: It is somebody else's.
         """
-        waiter = queue.find(self._state, ticket_id)
+        waiter, row = queue.find(self._state, ticket_id), self._state.find_reservation(ticket_id)
         if waiter is not None:
-            self._require_theirs(waiter, peer)
-        elif self._state.find_reservation(ticket_id) is None:
+            self._require_theirs(waiter.ticket.id, waiter.ticket, peer)
+        elif row is not None:
+            self._require_theirs(row.id, row, peer)
+        else:
             told(ticket_id)  # a run that is over by now; else it raises
         return self._follow(ticket_id, peer, told)
 
@@ -157,9 +161,9 @@ class QueueService:
         found = [each for each in queue.waiters(self._state) if each.ticket.id.startswith(word)]
         return found[0] if len(found) == 1 else queue.get(self._state, word)
 
-    def _require_theirs(self, waiter: Waiter, peer: Peer) -> None:
-        ticket = waiter.ticket
-        thing = rights.Thing(f"ticket {ticket.id}", ticket.owner_uid, ticket.namespace)
+    def _require_theirs(self, name: str, row: Ticket | Reservation, peer: Peer) -> None:
+        uid = row.owner.uid if isinstance(row, Reservation) else row.owner_uid
+        thing = rights.Thing(f"ticket {name}", uid, row.namespace)
         self._parts.require(rights.LEAVE_QUEUE, peer, thing)
 
     @property

@@ -18,7 +18,7 @@ from axern.failpoint import failpoint
 from axern.runtime import template
 from axern.runtime.capability_table import NETWORK, gpu_key, required_by
 from axern.runtime.record import RunExit
-from ledger import rights, transitions
+from ledger import rights, tickets, transitions
 from ledger.errors import AxernError, InvalidArgument, NotFound
 from ledger.limit_range import resolve
 from ledger.reservation import RESERVED, RUN, Owner, Reservation
@@ -228,6 +228,12 @@ class RunService:
         grace = self._parts.settings.stop_grace_ms if grace_ms is None else grace_ms
         by = f"uid:{peer.uid}"
         operation = partial(transitions.stop, reservation_id=found, reason=USER_CANCELLED, by=by)
+        if self._parts.ledger.state.row(TICKETS, found) is not None:
+            view = self.view(found, peer)
+            await self._parts.end_ticket(
+                partial(tickets.give_up, ticket_id=found, note=USER_CANCELLED, by=by), found
+            )
+            return view
         with contextlib.suppress(NotFound):
             await self._parts.committer.submit(operation)
             self._parts.lives.stop(found, USER_CANCELLED, by, grace)

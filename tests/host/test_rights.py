@@ -43,6 +43,7 @@ GET    /v2/quotas/{namespace}/events     -       +     +    +     +      +      
 GET    /v2/claims                        -       +     +    +     +      +      .
 GET    /v2/claims/{id}                   -       +     +    +     +      +      .
 POST   /v2/explain                       -       +     +    +     +      +      .
+GET    /v2/queue                         -       +     +    +     +      +      .
 
 GET    /v2/runs/{id}/stream              mine    +     +    +     +      +      .
 GET    /v2/runs/{id}/stream              team    +     +    +     .      .      .
@@ -58,6 +59,11 @@ POST   /v2/reservations/{id}/heartbeat   wrong   .     .    .     .      .      
 DELETE /v2/reservations/{id}             mine    +     +    +     +      +      +
 DELETE /v2/reservations/{id}             team    +     +    +     .      .      .
 DELETE /v2/reservations/{id}             far     +     +    .     .      .      .
+GET    /v2/queue/{id}                    -       +     +    +     +      +      .
+GET    /v2/queue/{id}/stream             mine    +     +    +     +      +      +
+GET    /v2/queue/{id}/stream             far     +     +    .     .      .      .
+GET    /v2/queue/{id}/stream             team    +     +    +     .      .      .
+DELETE /v2/queue/{id}                    -       +     +    +     +      +      +
 POST   /v2/runs/prune                    mine    +     +    +     +      +      .
 POST   /v2/runs/prune                    team    +     +    +     .      .      .
 POST   /v2/runs/prune                    far     +     +    .     .      .      .
@@ -84,10 +90,14 @@ DELETE /v2/templates/{name}              -       +     +    .     .      .      
 POST   /v2/node/drain                    -       +     +    .     .      .      .
 DELETE /v2/node/drain                    -       +     +    .     .      .      .
 POST   /v2/node/retire                   -       +     +    .     .      .      .
+POST   /v2/queue/pause                   -       +     +    .     .      .      .
+DELETE /v2/queue/pause                   -       +     +    .     .      .      .
 """
 ODD = {
     ("POST", "/v2/templates"): 400,  # of a folder that is not there
     ("DELETE", "/v2/templates/{name}"): 409,  # of the default one
+    ("GET", "/v2/queue/{id}"): 404,  # it was granted at once
+    ("DELETE", "/v2/queue/{id}"): 404,
     ("POST", "/v2/node/retire"): 409,  # with what is left on it
 }
 """What an allowed request is answered whose success would be in the way; else it succeeds."""
@@ -124,7 +134,7 @@ class Things:
         path = path.replace("{name}", name).replace("{namespace}", name)
         return (
             f"{path}?follow=false"
-            if path.endswith(("/stream", "/events")) and "quotas" not in path
+            if path.endswith(("/stream", "/events")) and "/qu" not in path
             else path
         )
 
@@ -159,6 +169,7 @@ class Things:
             "/v2/claims": {"namespace": f"more-{self.name}", "amounts": {"cpu_milli": 1}},
             "/v2/claims/{id}": {"amounts": {"cpu_milli": 2}},
             "/v2/templates": {"name": "t", "source": {"kind": "directory", "path": "/none"}},
+            "/v2/queue/pause": None,
             "/v2/node/drain": {"reason": "a test"},
             "/v2/node/retire": {"reason": "a test"},
         }[path]

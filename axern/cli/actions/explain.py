@@ -40,6 +40,8 @@ def explain(
     publish: tuple[str, ...],
     timeout: str | None,
     ttl: str | None,
+    wait_for_capacity: str | None,
+    priority: int | None,
     request_id: str | None,
     output: str,
     **resources: str | None,
@@ -65,6 +67,8 @@ def explain(
         rootfs_readonly=rootfs_readonly,
         runtime_class=runtime_class,
         ttl=ttl,
+        wait_for_capacity=wait_for_capacity,
+        priority=priority,
         request_id=request_id,
     )
     return tell(where, run_body(options), as_json=output == "json")

@@ -41,6 +41,8 @@ class RunOptions:
     require: Sequence[str] = ()
     network: str | None = None
     publish: Sequence[str] = ()
+    wait_for_capacity: str | None = None
+    priority: int | None = None
 
 
 def run_body(options: RunOptions) -> dict[str, Any]:
@@ -72,6 +74,8 @@ def run_body(options: RunOptions) -> dict[str, Any]:
         "require": list(options.require) or None,
         "network": options.network,
         "publish": list(options.publish) or None,
+        "wait_for_capacity_ms": _duration(options.wait_for_capacity, "--wait-for-capacity"),
+        "priority": options.priority,
     }
     if options.template or options.rootfs:  # either stands in for both
         written = {name: value for name, value in written.items() if name not in _ROOTS}

@@ -8,6 +8,7 @@ from axern.cli.actions.foreground import (
     Pipe,
     RunFailed,
     goes_on,
+    insist,
     outcome,
     submit,
 )
@@ -66,6 +67,8 @@ def start(
     publish: tuple[str, ...],
     timeout: str | None,
     ttl: str | None,
+    wait_for_capacity: str | None,
+    priority: int | None,
     request_id: str | None,
     output: str,
     **resources: str | None,
@@ -96,6 +99,8 @@ def start(
         rootfs_readonly=rootfs_readonly,
         runtime_class=runtime_class,
         ttl=ttl,
+        wait_for_capacity=wait_for_capacity,
+        priority=priority,
         request_id=request_id,
     )
     if dry_run:
@@ -118,6 +123,11 @@ def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> i
     try:
         if detach and options.interactive:
             raise InvalidArgument("-i and --detach exclude each other: nobody would hand it on")
+        if detach and options.wait_for_capacity:
+            raise InvalidArgument(
+                "--detach and --wait-for-capacity exclude each other: who goes away gives up",
+                hint="leave --detach out, and put the command in the background",
+            )
         body = run_body(options)
         if detach:
             _show_detached(submit(where, body), as_json=as_json)
@@ -133,9 +143,21 @@ def _run(where: Where, options: RunOptions, *, detach: bool, as_json: bool) -> i
         return OWN_FAILURE
 
 
+def _admitted(where: Where, body: Json, interrupts: Interrupts) -> Json:
+    """Return the run that *body* asks for, once it is admitted."""
+    answer = insist(where, "/v2/runs", body)
+    if "ticket" in answer:
+        from axern.cli.actions.queueing import until_granted
+
+        interrupts.watch(answer["ticket"]["id"])
+        answer = until_granted(where, answer["ticket"], interrupts.settle)
+    run: Json = answer["run"]
+    return run
+
+
 def _foreground(where: Where, body: Json, pipe: Pipe, interrupts: Interrupts) -> int:
     try:
-        run = submit(where, body)
+        run = _admitted(where, body, interrupts)
         say(f"Run: {run['id']}")
         _warn_unenforced(run)
         interrupts.watch(run["id"])

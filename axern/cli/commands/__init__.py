@@ -25,6 +25,7 @@ TOP = {
     "namespace": "namespaces:NAMESPACE",
     "quota": "namespaces:QUOTA",
     "claim": "namespaces:CLAIM",
+    "queue": "queue:QUEUE",
     "node": "node:NODE",
     "template": "template:TEMPLATE",
     "ledger": "ledger:LEDGER",

@@ -62,6 +62,8 @@ ASKED = (
     flag("--oom-kill-one", "out of memory, let the kernel kill one process of it and not all"),
     text("--timeout", "DURATION", "end it when it has run for this time, e.g. 1h30m"),
     text("--ttl", "DURATION", "end it at this time from now, waiting and starting included"),
+    text("--wait-for-capacity", "DURATION", "wait in the queue for so long if there is no room"),
+    integer("--priority", "NUMBER", "how urgently it waits, 0 to 9; 5 where not given"),
     text("--request-id", "TEXT", "your name for this request: a repeat runs nothing twice"),
     OUTPUT,
     *RESOURCE_OPTIONS,
