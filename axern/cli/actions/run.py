@@ -73,11 +73,7 @@ def start(
     output: str,
     **resources: str | None,
 ) -> int:
-    """Run a command and return the exit code: the workload's, or 125 to 127, 130 and 143 for ours.
-
-    Once the workload has written to standard output that is its own, so that a later failure is
-    told on standard error only.
-    """
+    """Run a command and return the exit code: the workload's, or 125 to 127, 130 or 143 of ours."""
     options = RunOptions(
         command=command,
         resources=resources,
