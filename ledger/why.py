@@ -17,7 +17,14 @@ from ledger.admission import Admitted, available, evaluate, pick_device
 from ledger.drawdown import drawdown_put
 from ledger.needs import Need, claims_of_others, needs, share_of
 from ledger.postings import change
-from ledger.refusal import NODE, NODE_EXPOSURE, NODE_MEMORY_USE, NODE_STORAGE_FREE
+from ledger.refusal import (
+    ENTRIES,
+    NAMESPACE_ENTRIES,
+    NODE,
+    NODE_EXPOSURE,
+    NODE_MEMORY_USE,
+    NODE_STORAGE_FREE,
+)
 from ledger.resources import BY_NAME, by_pool, gpu_pool, pool
 from ledger.spec import SMALLEST_LIMITS
 from ledger.state import Put
@@ -197,12 +204,16 @@ def _holders_at(case: Case, shortfall: Shortfall, rows: list[Reservation]) -> li
     gate, name = shortfall.gate, shortfall.dimension
     device = _device(case, shortfall)
     share = share_of(case.view, case.demand, shortfall, device)
+    if gate in (ENTRIES, NAMESPACE_ENTRIES):  # what is within a lease is an entry, too
+        rows = list(case.view.reservations())
     amounts = [(amount, row) for row in rows if (amount := share(row))]
     seen = amounts if case.viewer.is_admin else [p for p in amounts if case.may_see(p[1])]
     top = nlargest(TOP, seen, key=lambda pair: pair[0])
     named = [_holder(case, gate, name, amount, row) for amount, row in top]
     if gate in (NODE, NODE_STORAGE_FREE):
         named += _set_aside(case, gate, name, device)
+    elif gate == ENTRIES and case.view.holding:
+        named.append(Holder(gate, name, QUEUE, case.view.holding))
     count = len(amounts) - len(top)
     rest = sum(amount for amount, _ in amounts) - sum(amount for amount, _ in top)
     if count:

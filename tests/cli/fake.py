@@ -383,7 +383,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(202, {"run": run.view})
         else:
             log = {"kept_bytes": len(run.log), "dropped_bytes": 0, "dropped_records": 0}
-            self.answer(200, {"run": run.view, "log": log})
+            self.answer(200, {"run": run.view, "log": log, "execs": []})
 
     def post_run(self, body: Json) -> None:
         self.fake.may_answer.wait()

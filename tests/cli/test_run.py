@@ -115,6 +115,8 @@ def test_what_is_sent(axern: Axern, fake: FakeDaemon) -> None:
             "stdin": False,
             "oom_kill_one": False,
             "require": ["example.com/disk=nvme", "example.com/x"],
+            "network": "none",
+            "publish": [],
         }
     ]
 
