@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.host.conftest import wait_until
 from tests.host.daemon import DaemonLab, daemon_lab
 
 pytestmark = pytest.mark.host
@@ -23,9 +24,13 @@ def lab() -> Iterator[DaemonLab]:
 
 
 def hold(lab: DaemonLab) -> str:
-    """Hold one of the two slots; return the id."""
-    body = {"requests": {"cpu_milli": 10, "memory_bytes": 2**20}}
-    return str(lab.request("POST", "/v2/reservations", body)["reservation"]["id"])
+    """Hold one of the two slots; return the run."""
+    done = lab.axern("run", "--detach", *SMALL, "--", "sleep", "600")
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.decode().strip()
+    # One that is only starting would end with its daemon.
+    wait_until(lambda: lab.request("GET", f"/v2/runs/{run_id}")["run"]["status"] == "running")
+    return run_id
 
 
 def waiting(lab: DaemonLab, count: int, limit_s: float = 30) -> list[dict[str, Any]]:
@@ -49,7 +54,7 @@ def test_a_run_waits_for_a_release_and_then_runs(lab: DaemonLab) -> None:
         assert ticket["id"][:12].encode() in listed.stdout
         assert b"runtime slot" in lab.axern("queue", "inspect", ticket["id"]).stdout
         assert lab.request("GET", f"/v2/runs/{ticket['id']}")["run"]["status"] == "waiting"
-        lab.request("DELETE", f"/v2/reservations/{first}")
+        lab.request("DELETE", f"/v2/runs/{first}")
         out, err = run.communicate(timeout=60)
         assert (run.returncode, out) == (7, b"done\n"), err
         assert b"waiting, position 1: runtime slot capacity exhausted" in err
@@ -89,6 +94,6 @@ def test_who_waits_survives_the_daemon_and_is_granted_by_the_next(lab: DaemonLab
         (after,) = waiting(lab, 1)
         assert after["id"] == before["id"]
         time.sleep(3)  # it comes back within this, and is no more unattended
-        lab.request("DELETE", f"/v2/reservations/{first}")
+        lab.request("DELETE", f"/v2/runs/{first}")
         out, err = run.communicate(timeout=60)
         assert (run.returncode, out) == (0, b"again\n"), err

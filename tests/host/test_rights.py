@@ -51,6 +51,14 @@ GET    /v2/runs/{id}/stream              far     +     +    .     .      .      
 POST   /v2/runs/{id}/stdin               mine    +     +    .     +      .      .
 POST   /v2/runs/{id}/stdin               team    +     +    .     .      .      .
 POST   /v2/runs/{id}/stdin               far     +     +    .     .      .      .
+GET    /v2/runs/{id}/execs               mine    +     +    +     +      +      .
+GET    /v2/runs/{id}/execs               far     +     +    +     +      +      .
+POST   /v2/runs/{id}/execs               mine    +     +    .     +      .      .
+POST   /v2/runs/{id}/execs               team    +     +    .     .      .      .
+POST   /v2/runs/{id}/execs               far     +     +    .     .      .      .
+GET    /v2/runs/{id}/execs/{exec}        -       +     +    +     +      +      +
+DELETE /v2/runs/{id}/execs/{exec}        -       +     +    +     +      +      +
+POST   /v2/runs/{id}/execs/{exec}/signal -       +     +    +     +      +      +
 DELETE /v2/runs/{id}                     mine    +     +    +     +      +      +
 DELETE /v2/runs/{id}                     team    +     +    +     .      .      .
 DELETE /v2/runs/{id}                     far     +     +    .     .      .      .
@@ -96,6 +104,9 @@ DELETE /v2/queue/pause                   -       +     +    .     .      .      
 ODD = {
     ("POST", "/v2/templates"): 400,  # of a folder that is not there
     ("DELETE", "/v2/templates/{name}"): 409,  # of the default one
+    ("GET", "/v2/runs/{id}/execs/{exec}"): 404,  # there is none of that id
+    ("DELETE", "/v2/runs/{id}/execs/{exec}"): 404,
+    ("POST", "/v2/runs/{id}/execs/{exec}/signal"): 404,
     ("GET", "/v2/queue/{id}"): 404,  # it was granted at once
     ("DELETE", "/v2/queue/{id}"): 404,
     ("POST", "/v2/node/retire"): 409,  # with what is left on it
@@ -126,10 +137,11 @@ class Things:
 
     def _target(self, path: str, whose: str) -> str:
         if "{id}" in path:
-            ids = self.runs if "/runs/" in path else self.leases
+            ids = self.runs if "/runs/" in path or "/queue/" in path else self.leases
             found = self.claim if "/claims/" in path else ids.get(whose, ids["mine"])
             path = path.replace("{id}", found)
         space = {"team": "team-a", "bounds": "team-a", "far": "team-b"}.get(whose, self.name)
+        path = path.replace("{exec}", "f" * 32)
         name = "busybox" if "/templates/" in path else space
         path = path.replace("{name}", name).replace("{namespace}", name)
         return (
@@ -152,6 +164,8 @@ class Things:
             "/v2/explain": {"command": ["true"], **RUN},
             "/v2/runs/prune": {"dry_run": True, **others.get(whose, {})},
             "/v2/runs/{id}/stdin": "words",
+            "/v2/runs/{id}/execs": {"command": ["true"]},
+            "/v2/runs/{id}/execs/{exec}/signal": {"signal": "TERM"},
             "/v2/runs": {"command": ["true"], **RUN, **rootfs},
             "/v2/reservations": {"requests": SMALL},
             "/v2/batch": {

@@ -37,7 +37,7 @@ FAULTS = (
     Fault(
         _COMMITTER,
         "        if failure is None:\n            self._ledger.publish(batch)\n",
-        "        self._ledger.publish(batch)\n",
+        "        if batch.line or failure is None:\n            self._ledger.publish(batch)\n",
         "What is not durable is shown to readers.",
     ),
     Fault(

@@ -203,18 +203,18 @@ FAULTS = (
     ),
     Fault(
         _MOVES,
-        "            (Put(tables.BEATS, reservation_id, None),)\n",
-        "            ()\n",
+        "for table in (tables.BEATS, tables.NETWORKS)",
+        "for table in (tables.NETWORKS,)",
         "The heartbeat of an entry outlives it.",
     ),
     Fault(
-        _MOVES,
+        "ledger/rebase.py",
         "shift_ms = now.boottime_ms - view.clock.boottime_ms",
         "shift_ms = 0",
         "A deadline of the boot before is taken for one of this boot.",
     ),
     Fault(
-        _MOVES,
+        "ledger/rebase.py",
         "    puts.extend(Put(tables.BEATS, key, None) for key, _ in view.rows(tables.BEATS))\n",
         "",
         "Heartbeats of the boot before count in this one.",

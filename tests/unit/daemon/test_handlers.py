@@ -22,6 +22,12 @@ from tests.unit.daemon.rig import OTHER, ROOT, USER, Rig, play
 from tests.unit.daemon.test_runs import ID, spec_of
 
 ROUTES = {
+    ("GET", "/v2/queue"),
+    ("POST", "/v2/queue/pause"),
+    ("DELETE", "/v2/queue/pause"),
+    ("GET", "/v2/queue/{id}"),
+    ("DELETE", "/v2/queue/{id}"),
+    ("GET", "/v2/queue/{id}/stream"),
     ("POST", "/v2/explain"),
     ("POST", "/v2/runs"),
     ("GET", "/v2/runs"),

@@ -25,6 +25,7 @@ def test_no_route_is_without_a_verb_of_the_table(tmp_path: Path) -> None:
         assert set(rights.TABLE) - named == {
             rights.RUN_ROOTFS,
             rights.RUN_HOST_NETWORK,
+            rights.HURRY,
             rights.NAME_HOLDER,
         }
 
