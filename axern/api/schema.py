@@ -219,6 +219,12 @@ class Waiting(Demanding):
     wait_for_capacity_ms: Milliseconds | None = None
     priority: Annotated[int, Field(ge=0, le=9)] | None = None
 
+    def document(self) -> dict[str, Any]:
+        """Return all that was asked for; what came later, and was left out, is not in it."""
+        later = ("wait_for_capacity_ms", "priority", "parent")
+        left_out = {name for name in later if getattr(self, name, None) is None}
+        return self.model_dump(mode="json", exclude=left_out)
+
 
 class RunRequest(Waiting):
     """Run one command in a sandbox."""
@@ -315,10 +321,6 @@ class ReserveRequest(Waiting):
     max_lifetime_ms: Milliseconds | None = None
     parent: Annotated[str, Field(max_length=32)] | None = None
     owner_process: OwnerProcess | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return all that was asked for; without a parent it is what it always was."""
-        return self.model_dump(mode="json", exclude={"parent"} if self.parent is None else None)
 
 
 class TemplateSource(Body):

@@ -74,6 +74,8 @@ class Reserve(Struct, forbid_unknown_fields=True, gc=False):
     max_lifetime_ms: Milliseconds | None = None
     owner_process: ClassVar[None] = None
     parent: ClassVar[None] = None
+    wait_for_capacity_ms: ClassVar[None] = None
+    priority: ClassVar[None] = None
 
     def spec(self) -> ResourceSpec:
         """Return the resources as the ledger's value."""

@@ -107,7 +107,7 @@ class QueueService:
         elif row is not None:
             self._require_theirs(row.id, row, peer)
         else:
-            told(ticket_id)  # a run that is over by now; else it raises
+            told(self._parts.resolve_id(ticket_id))  # a run that is over by now; else it raises
         return self._follow(ticket_id, peer, told)
 
     async def _follow(

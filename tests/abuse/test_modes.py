@@ -125,7 +125,7 @@ def fill(lab: DaemonLab) -> None:
     lab.wait_status(lab.detach("runc", "true"), "succeeded")
     lab.request("POST", "/v2/reservations", {})
     lab.request("POST", "/v2/namespaces", {"name": "full"})
-    lab.request("PATCH", "/v2/quotas/full", {"quota": {"sandbox_slots": 0}})
+    lab.request("PATCH", "/v2/quotas/full", {"quota": {"cpu_milli": 0}})
     with pytest.raises(ApiError):
         lab.request("POST", "/v2/reservations", {"namespace": "full"})
     events = f"{lab.layout.state_dir}/events.jsonl"

@@ -33,7 +33,7 @@ os.setresuid(*[int(sys.argv[2])] * 3)
 for target in sys.argv[3:]:
     with Client(sys.argv[1]) as client:
         try:
-            if target.startswith("/v2/events"):
+            if target.startswith("/v2/events") or target.endswith("/stream"):
                 print([str(event) for event in client.events(target)])
             else:
                 print(json.dumps(client.request("GET", target)))
