@@ -1,6 +1,7 @@
 """The laws of the queue, over random lives; and controls, each a queue that breaks one of them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -16,6 +17,8 @@ from tests.property.queue_machine import QueueMachine
 
 LIVES = 400 if LONG else 20
 SHARDS = 4
+CONTROL_SHARDS = 10
+"""What is drawn depends on which modules are loaded."""
 LIFE = settings(
     deadline=None,
     database=None,
@@ -69,4 +72,4 @@ def test_control_a_broken_queue_is_caught(
     monkeypatch.setattr(target, broken)
     few = settings(LIFE, max_examples=40, phases=[Phase.generate])
     with pytest.raises((AssertionError, AxernError, InvariantViolation)):
-        live(0, few)
+        list(map(partial(live, lives=few), range(CONTROL_SHARDS)))
