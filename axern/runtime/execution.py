@@ -143,11 +143,12 @@ class _Start:
                     theirs.callback(os.close, end)
                     paths.append(f"/proc/{os.getpid()}/fd/{end}")
                 self._require_inside(self._watch(_MOVE, tuple(paths), ()))
-            except MonitorFailed as error:
-                raise self._blamed(error, _said(ours[STDERR])) from error
-            except BaseException:
+            except BaseException as error:
+                said = _said(ours[STDERR]) if isinstance(error, MonitorFailed) else ""
                 for file in ours.values():
                     file.close()
+                if isinstance(error, MonitorFailed):
+                    raise self._blamed(error, said) from error
                 raise
         return ours
 

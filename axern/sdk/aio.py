@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from axern.api.term import boottime_s
 from axern.config import locate
-from axern.errors import LeaseLost
 from axern.sdk import asking, async_transport, steps
+from axern.sdk.holding import Holding
 from axern.sdk.results import Granted, NotHeld, RunResult
 from axern.sdk.steps import PATIENCE_S, Ask, Follow, Pause
 from ledger.errors import AxernError
@@ -137,20 +136,19 @@ class AsyncClient:
                 )
 
 
-class AsyncLease:
+class AsyncLease(Holding):
     """A lease that is held inside of its `async with` block, by a task that is heard from.
 
     `lost` is set when it is over, or about to be: see `axern.sdk.client.Lease`.
     """
 
     def __init__(self, client: AsyncClient, body: Json, retry_for_s: float) -> None:
+        super().__init__(asyncio.Event())
+        self.lost: asyncio.Event
         self._client = client
         self._body = body
         self._retry_for_s = retry_for_s
-        self._held: tuple[Granted, Term] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._why = ""
-        self.lost = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Hold it; raises as `Lease.__enter__`."""
@@ -174,36 +172,6 @@ class AsyncLease:
                 raise
         if kind is None:
             self.check()
-
-    @property
-    def granted(self) -> Granted:
-        """Return the lease as it was granted; raises NotHeld before that."""
-        return self._both()[0]
-
-    @property
-    def id(self) -> str:
-        """Return the id of the reservation."""
-        return self.granted.id
-
-    @property
-    def token(self) -> str:
-        """Return what stands for the holder; whoever has it may renew the lease."""
-        return self.granted.token
-
-    @property
-    def expires_in_s(self) -> float:
-        """Return how long it lasts for certain, if it is renewed no more."""
-        return max(0.0, self._both()[1].deadline_s - boottime_s())
-
-    def check(self) -> None:
-        """Raise LeaseLost if it is lost."""
-        if self.lost.is_set():
-            raise LeaseLost(self._why)
-
-    def _both(self) -> tuple[Granted, Term]:
-        if self._held is None:
-            raise NotHeld("the lease is not held: enter it by an async with block")
-        return self._held
 
     async def _keep(self, granted: Granted, term: Term) -> None:
         try:

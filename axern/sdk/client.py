@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 
 from axern.api import client as transport
-from axern.api.term import boottime_s
 from axern.config import locate
-from axern.errors import LeaseLost
 from axern.sdk import asking, steps
+from axern.sdk.holding import Holding
 from axern.sdk.results import Granted, NotHeld, RunResult
 from axern.sdk.steps import PATIENCE_S, Ask, Follow, Pause
 from ledger.errors import AxernError
@@ -159,7 +158,7 @@ class Client:
                     )
 
 
-class Lease:
+class Lease(Holding):
     """A lease that is held inside of its `with` block, by a thread that is heard from.
 
     `lost` is set when it is over, or about to be in ten seconds (a tenth of a shorter `ttl`);
@@ -167,14 +166,13 @@ class Lease:
     """
 
     def __init__(self, client: Client, body: Json, retry_for_s: float) -> None:
+        super().__init__(threading.Event())
+        self.lost: threading.Event
         self._client = client
         self._body = body
         self._retry_for_s = retry_for_s
-        self._held: tuple[Granted, Term] | None = None
         self._stop = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._why = ""
-        self.lost = threading.Event()
 
     def __enter__(self) -> Self:
         """Hold it.
@@ -210,36 +208,6 @@ class Lease:
                 raise
         if kind is None:
             self.check()
-
-    @property
-    def granted(self) -> Granted:
-        """Return the lease as it was granted; raises NotHeld before that."""
-        return self._both()[0]
-
-    @property
-    def id(self) -> str:
-        """Return the id of the reservation."""
-        return self.granted.id
-
-    @property
-    def token(self) -> str:
-        """Return what stands for the holder; whoever has it may renew the lease."""
-        return self.granted.token
-
-    @property
-    def expires_in_s(self) -> float:
-        """Return how long it lasts for certain, if it is renewed no more."""
-        return max(0.0, self._both()[1].deadline_s - boottime_s())
-
-    def check(self) -> None:
-        """Raise LeaseLost if it is lost."""
-        if self.lost.is_set():
-            raise LeaseLost(self._why)
-
-    def _both(self) -> tuple[Granted, Term]:
-        if self._held is None:
-            raise NotHeld("the lease is not held: enter it by a with block")
-        return self._held
 
     def _keep(self, granted: Granted, term: Term) -> None:
         try:
